@@ -1,0 +1,1 @@
+"""The embedded stack: Postgres, NATS and the four services on one machine."""

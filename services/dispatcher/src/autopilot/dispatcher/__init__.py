@@ -1,0 +1,1 @@
+"""Turns admitted runs into issues and tasks and relays run events."""

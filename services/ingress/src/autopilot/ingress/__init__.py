@@ -1,0 +1,1 @@
+"""Takes provider webhooks: authenticates, persists, admits and answers."""

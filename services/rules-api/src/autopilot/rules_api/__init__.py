@@ -1,0 +1,1 @@
+"""Rules, runs, runtimes over REST, and the autopilot command."""

@@ -1,0 +1,1 @@
+"""Autopilot's shared packages: domain, storage, bus, engine, kit."""
