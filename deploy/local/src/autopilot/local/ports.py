@@ -1,0 +1,48 @@
+"""Loopback ports: which are free, and who sits on one that is not."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+import psutil
+
+from autopilot.local.errors import LocalError
+
+LOOPBACK = "127.0.0.1"
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on now. Another process may still take it before its use."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+        return True
+
+
+def require_free(port: int, purpose: str, variable: str) -> None:
+    """Refuse a taken port, naming its holder where the system tells, and the variable that chooses another."""
+    if is_free(port):
+        return
+    raise LocalError(
+        f"Port {port}, wanted for {purpose}, is in use{_holder(port)}: stop that process or set {variable}."
+    )
+
+
+def _holder(port: int) -> str:
+    with contextlib.suppress(psutil.Error):
+        for connection in psutil.net_connections("tcp"):
+            listens = connection.status == psutil.CONN_LISTEN and tuple(connection.laddr)[1:] == (port,)
+            if listens and connection.pid:
+                return f" by {psutil.Process(connection.pid).name()} (pid {connection.pid})"
+    return ""

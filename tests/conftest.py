@@ -1,0 +1,49 @@
+"""Fixtures that tests of every kind may use."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.support import postgres
+
+_server_session = pytest.StashKey[postgres.ServerSession]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # In the process that controls the session only: an xdist worker finds the folder in its environment.
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.stash[_server_session] = postgres.ServerSession()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if session := config.stash.get(_server_session, None):
+        session.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_admin_url() -> str:
+    """An administrator's URL of the session's server; tests make their databases there, never tables."""
+    return postgres.admin_url()
+
+
+@pytest.fixture
+async def empty_postgres_url(postgres_admin_url: str) -> AsyncIterator[str]:
+    """A fresh database without any tables, for tests of the migrations themselves."""
+    async with postgres.cloned_database(postgres_admin_url, None) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_admin_url: str) -> str:
+    """The name of the migrated database that tests are cloned from."""
+    return asyncio.run(postgres.ensure_template(postgres_admin_url))
+
+
+@pytest.fixture
+async def postgres_url(postgres_admin_url: str, postgres_template: str) -> AsyncIterator[str]:
+    """A fresh, migrated database of this test's own."""
+    async with postgres.cloned_database(postgres_admin_url, postgres_template) as url:
+        yield url
