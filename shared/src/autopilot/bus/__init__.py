@@ -1,1 +1,1 @@
-"""Autopilot's shared packages: domain, storage, bus, engine, kit."""
+"""NATS: wake-ups that make things quick, and the stream of run events."""

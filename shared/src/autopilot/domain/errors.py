@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 
 class AutopilotError(Exception):
     """Something went wrong in Autopilot."""
+
+    infrastructure: ClassVar[bool] = False
 
     def __init__(self, message: str | None = None) -> None:
         self.message = message or (type(self).__doc__ or "").strip().partition("\n")[0]
@@ -18,3 +22,12 @@ class InvalidValue(AutopilotError):
         self.field = field
         self.code = code
         super().__init__(message)
+
+
+class InfrastructureError(AutopilotError):
+    """Something that Autopilot stands on is unavailable.
+
+    The same work may succeed later, so it costs no attempt (S10.2) and is retried with backoff.
+    """
+
+    infrastructure: ClassVar[bool] = True

@@ -1,1 +1,1 @@
-"""Autopilot's shared packages: domain, storage, bus, engine, kit."""
+"""What every service is made of: clock, ids, configuration, loops, batches, logs, metrics, health and HTTP."""

@@ -1,0 +1,95 @@
+"""Logs: one JSON object a line on stderr, with ids bound by contextvars and with secrets masked (S9.12)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+
+_MASK = "***"
+_SECRET_NAME = re.compile(
+    r"(^|[_-])(tokens?|secrets?|signature|authorization|password|cookie|body|payload)$", re.IGNORECASE
+)
+_TOKEN = re.compile(r"\b(awt|apt)_[A-Za-z0-9_-]{6,}")
+_USERINFO = re.compile(r"(://[^/\s:@]*):[^/\s@]*@")
+_DEPTH = 5
+
+bound = structlog.contextvars.bound_contextvars
+"""`with bound(run_id=…):` adds keys to every line logged inside, across awaits."""
+
+
+def configure(service: str, level: str = "info", *, stream: TextIO | None = None) -> None:
+    """Send structlog and the standard library's logging through one pipeline to `stream` (stderr)."""
+    threshold = logging.getLevelNamesMapping()[level.upper()]
+    target = stream or sys.stderr
+
+    def name_service(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        event["service"] = service
+        return event
+
+    first: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        name_service,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    last: list[Processor] = [structlog.processors.format_exc_info, redact, _to_json]
+    structlog.configure(
+        processors=[*first, *last],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        logger_factory=structlog.WriteLoggerFactory(file=target),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *first],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=max(threshold, logging.INFO), force=True)
+
+
+def get_logger(**bindings: Any) -> FilteringBoundLogger:
+    """A logger whose calls are an event name and keys: `logger.info("run_admitted", run_id=run_id)`."""
+    logger: FilteringBoundLogger = structlog.get_logger(**bindings)
+    return logger
+
+
+def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Mask values by the name of their key, and tokens and passwords inside any string."""
+    for key, value in event.items():
+        event[key] = _clean(key, value, _DEPTH)
+    return event
+
+
+def redact_text(text: str) -> str:
+    """The text with API and webhook tokens and the passwords of URLs masked."""
+    return _USERINFO.sub(rf"\1:{_MASK}@", _TOKEN.sub(rf"\1_{_MASK}", text))
+
+
+def _clean(key: str, value: Any, depth: int) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if _SECRET_NAME.search(key):
+        return _MASK
+    if isinstance(value, str):
+        return redact_text(value)
+    if depth == 0:
+        return _MASK
+    if isinstance(value, Mapping):
+        return {str(name): _clean(str(name), inner, depth - 1) for name, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_clean("", inner, depth - 1) for inner in value]
+    return redact_text(str(value))
+
+
+def _to_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
+    # The standard encoder takes integers of any size and lone surrogates, which a payload may hold.
+    return json.dumps(event)

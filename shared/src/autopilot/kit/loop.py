@@ -1,0 +1,148 @@
+"""The loop that every background job runs in: wake-up or poll, backoff on trouble, an orderly stop (S1.2, S1.3)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from autopilot.domain.errors import AutopilotError
+from autopilot.kit import log, metrics
+from autopilot.kit.backoff import Backoff
+from autopilot.kit.clock import Clock, SystemClock
+from autopilot.kit.ids import jitter
+
+StepResult = bool | float | None
+"""True: there is more to do now. A number: look again within so many seconds. None or False: wait for news or the poll."""
+
+_logger = log.get_logger()
+_failures = metrics.counter("loop_failures_total", "Steps that failed, by loop and kind", ["loop", "kind"])
+_seconds = metrics.histogram("loop_step_seconds", "How long a step took", ["loop"])
+
+_POLL_JITTER = 0.1
+
+
+class Loop:
+    """Runs `step` again and again until stopped; `wake()` makes it run at once.
+
+    A wake-up that comes while a step runs is kept for the next one. After a failure wake-ups are kept too, but
+    the loop waits out its backoff (0.5 to 30 s), unless `retry_now()` says that what was broken is back.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], Awaitable[StepResult]],
+        *,
+        poll_s: float = 1.0,
+        clock: Clock | None = None,
+        stalled_after_s: float = 60.0,
+    ) -> None:
+        self.name = name
+        self._step = step
+        self._poll_s = poll_s
+        self._clock = clock or SystemClock()
+        self._stalled_after_s = stalled_after_s
+        self._news = asyncio.Event()
+        self._recovery = asyncio.Event()
+        self._backoff = Backoff()
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+        self._step_began: float | None = None
+        self._observe = _seconds.labels(name).observe
+
+    @property
+    def failing(self) -> bool:
+        """Whether the last step failed."""
+        return self._backoff.failures > 0
+
+    @property
+    def stalled(self) -> bool:
+        """Whether it should run and does not: never started, died, or one step takes far too long."""
+        if self._task is None or (self._task.done() and not self._stopping):
+            return True
+        began = self._step_began
+        return began is not None and self._clock.monotonic() - began > self._stalled_after_s
+
+    def start(self) -> None:
+        """Begin; a second call changes nothing."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=f"loop {self.name}")
+
+    def wake(self) -> None:
+        """There may be something to do."""
+        self._news.set()
+
+    def retry_now(self) -> None:
+        """What made steps fail may be over: end the backoff."""
+        self._recovery.set()
+
+    async def stop(self, grace_s: float = 30.0) -> bool:
+        """Let the current step finish, or cancel it after `grace_s`; whether it finished by itself."""
+        self._stopping = True
+        self._news.set()
+        self._recovery.set()
+        if self._task is None:
+            return True
+        _, late = await asyncio.wait([self._task], timeout=grace_s)
+        for task in late:
+            task.cancel()
+            await asyncio.wait([task])
+        return not late
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            self._news.clear()
+            result = await self._guarded_step()
+            if self.failing:
+                await self._wait_for(self._recovery, self._backoff.next_delay_s())
+                self._recovery.clear()
+            elif result is not True:
+                await self._wait_for(self._news, self._pause_after(result))
+            else:
+                await asyncio.sleep(0)  # a loop that is always busy must not starve the others
+
+    async def _guarded_step(self) -> StepResult:
+        self._step_began = began = self._clock.monotonic()
+        try:
+            result = await self._step()
+        except Exception as error:  # noqa: BLE001 - the seam of the loop: one bad step must not end it
+            self._note_failure(error)
+            return None
+        finally:
+            self._step_began = None
+            self._observe(self._clock.monotonic() - began)
+        if self.failing:
+            _logger.info("loop_recovered", loop=self.name, failures=self._backoff.failures)
+            self._backoff.reset()
+        return result
+
+    def _note_failure(self, error: Exception) -> None:
+        self._backoff.note_failure()
+        expected = isinstance(error, AutopilotError) and error.infrastructure
+        _failures.labels(self.name, "infrastructure" if expected else "error").inc()
+        if expected:
+            _logger.warning(
+                "loop_waits_for_infrastructure",
+                loop=self.name,
+                failures=self._backoff.failures,
+                error=type(error).__name__,
+                reason=str(error),
+            )
+        else:
+            _logger.error("loop_step_failed", loop=self.name, failures=self._backoff.failures, exc_info=error)
+
+    def _pause_after(self, result: StepResult) -> float:
+        poll_s = jitter(self._poll_s, _POLL_JITTER)
+        if result is None or result is False:
+            return poll_s
+        return max(0.0, min(float(result), poll_s))
+
+    async def _wait_for(self, event: asyncio.Event, seconds: float) -> None:
+        if event.is_set():
+            return
+        waits = {asyncio.ensure_future(event.wait()), asyncio.ensure_future(self._clock.sleep(seconds))}
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
