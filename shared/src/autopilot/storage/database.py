@@ -1,0 +1,136 @@
+"""The database: a pool with deadlines, connections that fail into our own errors, whole use cases as transactions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self, TypeAlias, TypeVar
+
+import asyncpg
+import msgspec
+from asyncpg.connect_utils import SessionAttribute
+from asyncpg.pool import PoolConnectionProxy
+
+from autopilot.storage.errors import Contention, DatabaseUnavailable, translated
+
+Conn: TypeAlias = "asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]"
+T = TypeVar("T")
+
+_SESSION = {
+    "timezone": "UTC",
+    "lock_timeout": "4000",
+    "statement_timeout": "20000",
+    "idle_in_transaction_session_timeout": "15000",
+}
+
+
+def _encode_json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+async def prepare_connection(conn: asyncpg.Connection[asyncpg.Record]) -> None:
+    """Give a fresh connection the codecs every query of ours relies on (jsonb as Python values)."""
+    await conn.set_type_codec("jsonb", schema="pg_catalog", encoder=_encode_json, decoder=msgspec.json.decode)
+
+
+class Database:
+    """A pool of Postgres connections for one purpose.
+
+    `dsn` is a libpq URL; at most `max_size` connections are opened, on demand; `acquire_timeout_s` bounds the wait for one
+    (then DatabaseUnavailable). `pooler=True` suits a transaction-mode pgbouncer: no prepared statements are kept and
+    no session settings are sent, so that the role must carry the timeouts. Opening never waits for the server: a
+    service starts with its database away and resumes when it comes (S1.3).
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        name: str,
+        max_size: int = 8,
+        acquire_timeout_s: float = 5.0,
+        pooler: bool = False,
+        settings: dict[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.acquire_timeout_s = acquire_timeout_s
+        self._dsn = dsn
+        self._max_size = max_size
+        self._pooler = pooler
+        self._settings = (
+            {} if pooler else {"application_name": f"autopilot-{name}", **_SESSION, **(settings or {})}
+        )
+
+    async def __aenter__(self) -> Self:
+        self._pool = asyncpg.create_pool(
+            self._dsn,
+            min_size=0,
+            max_size=self._max_size,
+            init=prepare_connection,
+            timeout=self.acquire_timeout_s,
+            command_timeout=30,
+            statement_cache_size=0 if self._pooler else 200,
+            server_settings=self._settings,
+            target_session_attrs=SessionAttribute.read_write,
+        )
+        await self._pool
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._pool.terminate()
+        else:
+            await self._close()
+
+    async def _close(self) -> None:
+        try:
+            with translated():
+                await self._pool.close()
+        except DatabaseUnavailable:
+            self._pool.terminate()
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Connections (open, idle), for metrics."""
+        return self._pool.get_size(), self._pool.get_idle_size()
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Conn]:
+        """One connection in autocommit; raises DatabaseUnavailable when none can be had within the deadline."""
+        try:
+            with translated():
+                async with self._pool.acquire(timeout=self.acquire_timeout_s) as conn:
+                    yield conn
+        except DatabaseUnavailable:
+            # After a failover every pooled connection may point at the old primary: none of them is trusted again.
+            await self._pool.expire_connections()
+            raise
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Conn]:
+        """One READ COMMITTED transaction: committed when the block ends, rolled back when it raises."""
+        async with self.connection() as conn, conn.transaction():
+            yield conn
+
+    async def transact(self, use_case: Callable[[Conn], Awaitable[T]], *, tries: int = 3) -> T:
+        """Run a whole use case as one transaction, again from the start when it loses against another one.
+
+        `use_case` must take no effect outside its connection. Contention is raised after `tries`; DatabaseUnavailable
+        at once, since a COMMIT whose answer was lost may have happened: such a caller retries with the same ids.
+        """
+        for left in reversed(range(tries)):
+            try:
+                async with self.transaction() as conn:
+                    return await use_case(conn)
+            except Contention:
+                if not left:
+                    raise
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    async def ping(self) -> None:
+        """Prove that the database answers; raises DatabaseUnavailable."""
+        async with self.connection() as conn:
+            await conn.fetchval("SELECT 1")

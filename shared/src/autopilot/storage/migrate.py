@@ -1,0 +1,114 @@
+"""Migrations: alembic revisions with SQL bodies, forward only, one migrator at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import msgspec
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from autopilot.domain.errors import InfrastructureError
+from autopilot.kit.clock import SystemClock
+from autopilot.storage.errors import translated
+
+MIGRATION_LOCK = 0x6175746F70696C74  # the advisory lock's key: "autopilt"
+LOCK_POLL_S = 0.2
+
+
+class MigrationBusy(InfrastructureError):
+    """Another migrator holds the migration lock."""
+
+
+class SchemaStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a database stands: the revision it has (None when empty) and the newest this program knows."""
+
+    current: str | None
+    head: str
+
+    @property
+    def ready(self) -> bool:
+        """Whether this program can work on the database: a newer schema is fine, an older one is not."""
+        return self.current is not None and self.current >= self.head
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", "autopilot.storage:migrations")
+    return config
+
+
+def _head() -> str:
+    head = ScriptDirectory.from_config(_config()).get_current_head()
+    assert head is not None
+    return head
+
+
+def _engine(url: str) -> AsyncEngine:
+    parts = urlsplit(url)
+    return create_async_engine(urlunsplit(parts._replace(scheme="postgresql+asyncpg")), poolclass=NullPool)
+
+
+def _current(connection: Connection) -> str | None:
+    return MigrationContext.configure(
+        connection, opts={"version_table": "schema_version"}
+    ).get_current_revision()
+
+
+async def status(url: str) -> SchemaStatus:
+    """Compare the database at `url` with this program; raises DatabaseUnavailable."""
+    engine = _engine(url)
+    try:
+        with translated():
+            async with engine.connect() as connection:
+                return SchemaStatus(current=await connection.run_sync(_current), head=_head())
+    finally:
+        await engine.dispose()
+
+
+@asynccontextmanager
+async def _only_migrator(url: str, wait_s: float) -> AsyncIterator[None]:
+    # Polled by the client: a session that waits for the lock inside Postgres would deadlock with CREATE INDEX CONCURRENTLY.
+    clock = SystemClock()
+    deadline = clock.monotonic() + wait_s
+    conn = await asyncpg.connect(url)
+    try:
+        while not await conn.fetchval("SELECT pg_try_advisory_lock($1)", MIGRATION_LOCK):
+            if clock.monotonic() > deadline:
+                raise MigrationBusy(f"another migrator has held the migration lock for {wait_s:.0f} s")
+            await clock.sleep(LOCK_POLL_S)
+        yield
+    finally:
+        await conn.close()
+
+
+def _upgrade(connection: Connection) -> None:
+    config = _config()
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+async def upgrade(url: str, *, wait_s: float = 120.0) -> SchemaStatus:
+    """Bring the database at `url` (a direct one, no pooler) to the newest revision; a second migrator waits up to `wait_s`."""
+    engine = _engine(url)
+    try:
+        with translated():
+            async with _only_migrator(url, wait_s), engine.connect() as connection:
+                await connection.run_sync(_upgrade)
+    finally:
+        await engine.dispose()
+    return await status(url)
+
+
+def upgrade_now(url: str) -> SchemaStatus:
+    """`upgrade` for callers without an event loop."""
+    return asyncio.run(upgrade(url))

@@ -1,0 +1,1 @@
+"""Alembic's environment and the SQL bodies of the revisions; forward only."""
