@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import signal
@@ -12,7 +11,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Self
+from typing import Self
 from urllib.parse import quote
 
 import psutil
@@ -21,6 +20,7 @@ from autopilot.local.errors import LocalError
 from autopilot.local.pg_programs import PgPrograms, pg_programs
 from autopilot.local.ports import LOOPBACK, free_port, require_free
 from autopilot.local.privileges import Account, account_for_postgres, can_enter
+from autopilot.local.processes import FolderLock, end
 from autopilot.local.shelter import shelter_for
 
 SUPERUSER = "postgres"
@@ -70,7 +70,7 @@ class PostgresServer:
         self._settings = SETTINGS | ({} if durable else THROWAWAY) | dict(settings or {})
         self._account: Account | None = None
         self._child: subprocess.Popen[bytes] | None = None
-        self._lock: IO[str] | None = None
+        self._lock = FolderLock(self.folder, "The Postgres data")
 
     @property
     def log(self) -> Path:
@@ -100,7 +100,7 @@ class PostgresServer:
         if self.pid is not None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._take_lock()
+        self._lock.take()
         try:
             self._start()
         except BaseException:
@@ -132,23 +132,20 @@ class PostgresServer:
         """Stop it, letting go of open sessions. `immediate` is a crash: the next start recovers from the log."""
         if self._child is not None:
             if self.pid is not None:
-                _end(psutil.Process(self._child.pid), immediate=immediate)
+                number = signal.SIGQUIT if immediate else signal.SIGINT
+                end(psutil.Process(self._child.pid), number, STOP_TIMEOUT_S)
             self._child.wait()
             self._child = None
         else:
             self.end_leftover()
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        self._lock.release()
 
     def leave_running(self) -> None:
         """Give up ownership without stopping it: whoever calls `destroy` or `start` on the folder next ends it."""
         if self._child is not None:
             self._child.returncode = 0  # a Popen that is dropped unfinished would warn
             self._child = None
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        self._lock.release()
 
     def destroy(self) -> None:
         """Stop it and remove its data."""
@@ -167,17 +164,7 @@ class PostgresServer:
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(int(lines[0]))
             if process.name().startswith("postgres") and Path(process.cwd()) == self.data.resolve():
-                _end(process)
-
-    def _take_lock(self) -> None:
-        # Held as long as this process lives, whatever ends it: tells a leftover from somebody's running server.
-        lock = (self.folder / "lock").open("a")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            lock.close()
-            raise LocalError(f"The Postgres data in {self.folder} is in use by another process.") from error
-        self._lock = lock
+                end(process, signal.SIGINT, STOP_TIMEOUT_S)
 
     def _refuse_other_version(self, programs: PgPrograms) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -274,15 +261,6 @@ def _read_pid_file(data: Path) -> list[str]:
         return (data / "postmaster.pid").read_text().splitlines()
     except (FileNotFoundError, PermissionError):
         return []
-
-
-def _end(process: psutil.Process, *, immediate: bool = False) -> None:
-    process.send_signal(signal.SIGQUIT if immediate else signal.SIGINT)
-    try:
-        process.wait(STOP_TIMEOUT_S)
-    except psutil.TimeoutExpired:
-        process.kill()
-        process.wait(STOP_TIMEOUT_S)
 
 
 def _last_line(text: str) -> str:
