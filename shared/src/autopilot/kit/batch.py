@@ -7,7 +7,7 @@ import contextvars
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from autopilot.domain.errors import AutopilotError, InfrastructureError
 from autopilot.kit import log, metrics
@@ -100,7 +100,7 @@ class Coalescer(Generic[T, R]):
         while self._writing:
             await asyncio.wait(self._writing)
 
-    async def __aenter__(self) -> Coalescer[T, R]:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

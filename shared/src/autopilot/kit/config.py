@@ -140,7 +140,7 @@ def key_of(field_name: str) -> str:
 
 def _describe_field(field: msgspec.structs.FieldInfo, hint: Any) -> KeyDoc:
     bare = _strip(hint)
-    default = "" if field.required or field.default in (None, ()) else str(field.default)
+    default = "" if field.default in (None, (), msgspec.NODEFAULT) else str(field.default)
     secret = bare is Secret or get_args(bare)[:1] == (Secret,)
     return KeyDoc(
         name=key_of(field.name),
@@ -155,7 +155,12 @@ def _describe_field(field: msgspec.structs.FieldInfo, hint: Any) -> KeyDoc:
 def _parse(raw: str, hint: Any) -> Any:
     bare = _strip(hint)
     value: Any = raw
-    if get_origin(bare) in (list, tuple):
+    if bare in (int, float):
+        try:
+            value = bare(raw)
+        except ValueError:
+            raise msgspec.ValidationError(f"Expected a {'whole ' if bare is int else ''}number") from None
+    elif get_origin(bare) in (list, tuple):
         value = [part.strip() for part in raw.split(",") if part.strip()]
     elif bare is bool:
         lowered = raw.lower()

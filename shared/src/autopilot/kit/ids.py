@@ -3,52 +3,61 @@
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import threading
 import time
 from uuid import UUID, uuid4
 
-_COUNTER_BITS = 42
-_COUNTER_LIMIT = 1 << _COUNTER_BITS
+_COUNTER_LIMIT = 1 << 42
 _VERSION_AND_VARIANT = (0x7 << 76) | (0b10 << 62)
 
 
 class _Sequence:
-    """Milliseconds and a 42-bit counter that only ever rises, whatever the host clock does."""
+    """Milliseconds and a 42-bit counter that together only ever rise, whatever the host clock does."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._milliseconds = 0
         self._counter = 0
+        # An id is unique, not secret (tokens are), so it can do without a system call.
+        self._draw = random.Random(os.urandom(32)).getrandbits  # noqa: S311 - uniqueness, not secrecy
 
-    def next(self, now_ms: int, entropy: int) -> tuple[int, int]:
+    def next(self) -> int:
         with self._lock:
+            now_ms = time.time_ns() // 1_000_000
             if now_ms > self._milliseconds:
                 self._milliseconds = now_ms
                 # The top bit starts clear, which leaves room for 2**41 ids within one millisecond.
-                self._counter = entropy & (_COUNTER_LIMIT // 2 - 1)
+                self._counter = counter = self._draw(41)
             else:
-                self._counter += 1
-                if self._counter == _COUNTER_LIMIT:
+                self._counter = counter = self._counter + 1
+                if counter == _COUNTER_LIMIT:
                     self._milliseconds += 1
-                    self._counter = entropy & (_COUNTER_LIMIT // 2 - 1)
-            return self._milliseconds, self._counter
+                    self._counter = counter = self._draw(41)
+            return (
+                (self._milliseconds << 80)
+                | ((counter >> 30) << 64)
+                | ((counter & 0x3FFF_FFFF) << 32)
+                | self._draw(32)
+                | _VERSION_AND_VARIANT
+            )
 
 
 _sequence = _Sequence()
 
 
+def _restart_after_fork() -> None:
+    global _sequence
+    _sequence = _Sequence()
+
+
+os.register_at_fork(after_in_child=_restart_after_fork)
+
+
 def uuid7() -> UUID:
     """A new RFC 9562 version 7 id; within one process each is greater than the one before."""
-    entropy = int.from_bytes(os.urandom(10), "big")
-    milliseconds, counter = _sequence.next(time.time_ns() // 1_000_000, entropy >> 32)
-    return UUID(
-        int=(milliseconds << 80)
-        | ((counter >> 30) << 64)
-        | ((counter & 0x3FFF_FFFF) << 32)
-        | (entropy & 0xFFFF_FFFF)
-        | _VERSION_AND_VARIANT
-    )
+    return UUID(int=_sequence.next())
 
 
 def random_token() -> UUID:

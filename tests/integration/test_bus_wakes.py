@@ -1,0 +1,150 @@
+"""Wake-ups over a real NATS server that comes, goes and comes back (S1.2, DESIGN §5)."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from uuid import UUID
+
+from tests.support.nats import NatsServer, free_port, nats_server
+
+from autopilot.bus import subjects
+from autopilot.bus.connection import Bus
+from autopilot.kit.config import Secret
+
+RUNTIME = UUID("01890000-0000-7000-8000-000000000001")
+
+
+class Ear:
+    """Collects the wake-ups heard and waits for the next one."""
+
+    def __init__(self) -> None:
+        self.heard: asyncio.Queue[str] = asyncio.Queue()
+
+    def __call__(self, subject: str) -> None:
+        self.heard.put_nowait(subject)
+
+    async def next(self) -> str:
+        async with asyncio.timeout(10):
+            return await self.heard.get()
+
+
+async def connected(*buses: Bus) -> None:
+    async with asyncio.timeout(10):
+        for bus in buses:
+            await bus.wait_connected()
+
+
+async def disconnected(bus: Bus) -> None:
+    async with asyncio.timeout(10):
+        while bus.state == "connected":
+            await asyncio.sleep(0.01)
+
+
+async def test_a_wake_up_reaches_another_process_connection() -> None:
+    ear = Ear()
+    async with nats_server() as server, Bus(server.url, name="a") as one, Bus(server.url, name="b") as two:
+        two.on_wake(subjects.wake_dispatch, ear)
+        await connected(one, two)
+        one.wake(subjects.wake_dispatch)
+        assert await ear.next() == subjects.wake_dispatch
+
+
+async def test_equal_wake_ups_of_one_moment_are_sent_once() -> None:
+    ear = Ear()
+    async with nats_server() as server, Bus(server.url, name="a") as bus:
+        bus.on_wake("autopilot.wake.*", ear)
+        await connected(bus)
+        for _ in range(500):
+            bus.wake(subjects.wake_dispatch)
+        bus.wake(subjects.wake_schedule)
+        assert [await ear.next(), await ear.next()] == [subjects.wake_dispatch, subjects.wake_schedule]
+        assert ear.heard.empty()
+
+
+async def test_a_wildcard_hears_every_runtime_and_names_it() -> None:
+    ear = Ear()
+    async with nats_server() as server, Bus(Secret(server.url), name="a") as bus:
+        bus.on_wake(subjects.wake_any_runtime, ear)
+        await connected(bus)
+        bus.wake(subjects.wake_runtime(RUNTIME))
+        assert subjects.runtime_of(await ear.next()) == RUNTIME
+
+
+async def test_wake_ups_flow_again_after_the_server_was_killed_and_restarted() -> None:
+    """NA1, NA3: the process needs no restart and no call to reconnect."""
+    ear = Ear()
+    async with nats_server() as server, Bus(server.url, name="a") as bus:
+        bus.on_wake(subjects.wake_dispatch, ear)
+        await connected(bus)
+        for how in (signal.SIGKILL, signal.SIGTERM):
+            await server.stop(how)
+            await disconnected(bus)
+            bus.wake(subjects.wake_dispatch)  # dropped, and nobody waits for it
+            await server.start()
+            await connected(bus)
+            bus.wake(subjects.wake_dispatch)
+            assert await ear.next() == subjects.wake_dispatch
+            assert ear.heard.empty()
+
+
+async def test_a_server_that_never_ran_holds_nobody_up_and_is_used_when_it_comes() -> None:
+    ear = Ear()
+    server = NatsServer(free_port(), None)
+    began = time.monotonic()
+    async with Bus(server.url, name="a") as bus:
+        bus.on_wake(subjects.wake_dispatch, ear)
+        bus.wake(subjects.wake_dispatch)
+        assert bus.state == "connecting"
+        assert time.monotonic() - began < 0.2
+        await server.start()
+        try:
+            await connected(bus)
+            bus.wake(subjects.wake_dispatch)
+            assert await ear.next() == subjects.wake_dispatch
+        finally:
+            await server.stop()
+
+
+async def test_leaving_a_bus_that_cannot_connect_takes_no_time() -> None:
+    began = time.monotonic()
+    async with Bus(f"nats://127.0.0.1:{free_port()}", name="a"):
+        await asyncio.sleep(0.05)
+    assert time.monotonic() - began < 1
+
+
+async def test_an_absent_bus_does_nothing() -> None:
+    async with Bus(None, name="a") as bus:
+        bus.on_wake(subjects.wake_dispatch, lambda _: None)
+        bus.wake(subjects.wake_dispatch)
+        assert bus.state == "absent"
+
+
+async def test_a_callback_that_raises_ends_nothing() -> None:
+    """NA4."""
+    ear = Ear()
+
+    def angry(subject: str) -> None:
+        ear(subject)
+        raise ValueError("not today")
+
+    async with nats_server() as server, Bus(server.url, name="a") as bus:
+        bus.on_wake(subjects.wake_dispatch, angry)
+        await connected(bus)
+        for _ in range(2):
+            bus.wake(subjects.wake_dispatch)
+            assert await ear.next() == subjects.wake_dispatch
+
+
+async def test_the_buffer_of_wake_ups_is_bounded() -> None:
+    ear = Ear()
+    async with nats_server() as server, Bus(server.url, name="a", max_waiting=3) as bus:
+        bus.on_wake("autopilot.wake.runtime.*", ear)
+        await connected(bus)
+        for number in range(10):
+            bus.wake(f"autopilot.wake.runtime.{number}")
+        bus.wake("autopilot.wake.runtime.0")
+        heard = [await ear.next() for _ in range(3)]
+        assert heard == [f"autopilot.wake.runtime.{number}" for number in range(3)]
+        assert ear.heard.empty()
