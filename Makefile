@@ -1,0 +1,85 @@
+# Everything a developer does with this repository; `make help` lists it.
+PYTHON ?= python3
+TOOLS := $(CURDIR)/.tools
+export PATH := $(CURDIR)/.venv/bin:$(TOOLS)/uv/bin:$(PATH)
+
+LOCAL := python -m autopilot.local
+PYTEST := python -m pytest -q
+# Two workers: the suites share one Postgres, and two cores are what every machine has.
+PARALLEL := -n 2
+SOURCES := shared/src services/*/src deploy/local/src
+CODE := $(SOURCES) tests deploy/bootstrap.py
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo up start stop status format lint types imports unit integration contract system faults \
+	check test bench lock schema clean
+
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Install uv in .tools and every package in .venv (quick when nothing changed)
+	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON) on this machine: install Python 3.11 or newer, or set PYTHON=/path/to/python." >&2; exit 1; }
+	@$(PYTHON) deploy/bootstrap.py
+
+demo: setup ## Run the main job on real input, from webhook to finished task, and show its timeline
+	@$(LOCAL) demo
+
+up: setup ## Run the whole stack in the foreground until Ctrl-C
+	@$(LOCAL) up
+
+start: setup ## Run the whole stack in the background
+	@$(LOCAL) start
+
+stop: setup ## Stop the stack in the background
+	@$(LOCAL) stop
+
+status: setup ## Tell what of the stack runs
+	@$(LOCAL) status
+
+format: setup ## Format the code and sort imports
+	ruff check --fix-only --quiet $(CODE)
+	ruff format $(CODE)
+
+lint: setup ## Check format and lint rules
+	ruff format --check $(CODE)
+	ruff check $(CODE)
+
+types: setup ## Check types with mypy --strict and pyright
+	mypy $(SOURCES) tests deploy/bootstrap.py
+	pyright
+
+imports: setup ## Check the layers between packages
+	lint-imports
+
+unit: setup ## Tests without input or output
+	$(PYTEST) $(PARALLEL) tests/unit
+
+integration: setup ## Tests on real Postgres and NATS
+	$(PYTEST) $(PARALLEL) tests/integration
+
+contract: setup ## Each port's suite on each of its implementations
+	$(PYTEST) $(PARALLEL) tests/contract
+
+system: setup ## Tests of the four services as processes
+	$(PYTEST) tests/system
+
+faults: setup ## Tests that kill, cut off and restart
+	$(PYTEST) tests/faults
+
+check: lint types imports unit integration ## What to run before each commit
+
+test: check contract system faults ## Everything, also from a bare clone
+
+bench: setup ## Print figures, measured side by side with what they are compared to
+	python -m tests.bench
+
+lock: setup ## Pin all dependencies anew in requirements.lock
+	uv lock
+	uv export --quiet --all-packages --all-groups --no-emit-workspace --no-header --no-annotate --format requirements-txt -o requirements.lock
+
+schema: setup ## Write storage/schema.sql from the migrations
+	python -m autopilot.storage schema
+
+clean: ## Remove everything that is made here, the stack's data included
+	@if [ -x .venv/bin/python ]; then .venv/bin/python -m autopilot.local stop; fi
+	rm -rf .venv .tools .local .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
