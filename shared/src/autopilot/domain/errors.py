@@ -24,6 +24,26 @@ class InvalidValue(AutopilotError):
         super().__init__(message)
 
 
+class NotFound(AutopilotError):
+    """It does not exist here."""
+
+
+class Forbidden(AutopilotError):
+    """The caller lacks the right. `code` is stable for programs (S6)."""
+
+    def __init__(self, message: str | None = None, *, code: str = "forbidden") -> None:
+        self.code = code
+        super().__init__(message)
+
+
+class Conflict(AutopilotError):
+    """What is asked does not fit the present state. `code` is stable for programs."""
+
+    def __init__(self, message: str | None = None, *, code: str = "conflict") -> None:
+        self.code = code
+        super().__init__(message)
+
+
 class InfrastructureError(AutopilotError):
     """Something that Autopilot stands on is unavailable.
 
