@@ -727,6 +727,43 @@ CREATE TABLE run_event_outbox (
     CONSTRAINT run_event_outbox_kind_known CHECK (kind IN ('run.started', 'run.done'))
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
+-- Told by the database itself, so that no writer of runs can forget an event (S2.5): once when a run starts, once when it ends.
+CREATE FUNCTION tell_run_events() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        INSERT INTO run_event_outbox (event_id, workspace_id, autopilot_id, run_id, kind, payload)
+        SELECT gen_random_uuid(), n.workspace_id, n.autopilot_id, n.id,
+               CASE WHEN n.status IN ('issue_created', 'running') THEN 'run.started' ELSE 'run.done' END,
+               run_event_payload(n.source, n.status, n.trigger_id, n.webhook_delivery_id, n.issue_id, n.task_id, n.planned_at, n.reason_code)
+          FROM new_rows n
+         WHERE n.status <> 'pending'
+         ORDER BY n.id;
+    ELSE
+        INSERT INTO run_event_outbox (event_id, workspace_id, autopilot_id, run_id, kind, payload)
+        SELECT gen_random_uuid(), n.workspace_id, n.autopilot_id, n.id,
+               CASE WHEN n.status IN ('issue_created', 'running') THEN 'run.started' ELSE 'run.done' END,
+               run_event_payload(n.source, n.status, n.trigger_id, n.webhook_delivery_id, n.issue_id, n.task_id, n.planned_at, n.reason_code)
+          FROM new_rows n
+          JOIN old_rows o ON o.id = n.id
+         WHERE o.status <> n.status
+         ORDER BY n.id;
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION run_event_payload(
+    source text, status text, trigger_id uuid, delivery_id uuid, issue_id uuid, task_id uuid, planned_at timestamptz, reason_code text)
+RETURNS jsonb LANGUAGE sql STABLE AS $$
+    SELECT jsonb_strip_nulls(jsonb_build_object(
+        'source', source, 'status', status, 'trigger_id', trigger_id, 'delivery_id', delivery_id,
+        'issue_id', issue_id, 'task_id', task_id, 'planned_at', planned_at, 'reason_code', reason_code))
+$$;
+
+CREATE TRIGGER autopilot_run_tell_insert AFTER INSERT ON autopilot_run
+    REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION tell_run_events();
+CREATE TRIGGER autopilot_run_tell_update AFTER UPDATE ON autopilot_run
+    REFERENCING NEW TABLE AS new_rows OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION tell_run_events();
+
 CREATE TABLE run_event (
     workspace_id uuid NOT NULL,
     seq bigint NOT NULL,
