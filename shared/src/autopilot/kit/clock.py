@@ -76,11 +76,15 @@ class FakeClock:
     async def advance(self, seconds: float) -> None:
         """Move on, waking each sleeper at its own time and letting it run before the next."""
         end = self._elapsed + seconds
+        await self._let_others_run()
         while self._sleepers and self._sleepers[0][0] <= end:
             self._wake_next()
-            for _ in range(_IDLE_PASSES):
-                await asyncio.sleep(0)
+            await self._let_others_run()
         self._elapsed = max(self._elapsed, end)
+
+    async def _let_others_run(self) -> None:
+        for _ in range(_IDLE_PASSES):
+            await asyncio.sleep(0)
 
     @property
     def sleeping(self) -> int:

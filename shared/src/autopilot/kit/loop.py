@@ -45,7 +45,7 @@ class Loop:
         self._news = asyncio.Event()
         self._recovery = asyncio.Event()
         self._backoff = Backoff()
-        self._stopping = False
+        self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._step_began: float | None = None
         self._observe = _seconds.labels(name).observe
@@ -58,7 +58,7 @@ class Loop:
     @property
     def stalled(self) -> bool:
         """Whether it should run and does not: never started, died, or one step takes far too long."""
-        if self._task is None or (self._task.done() and not self._stopping):
+        if self._task is None or (self._task.done() and not self._stop.is_set()):
             return True
         began = self._step_began
         return began is not None and self._clock.monotonic() - began > self._stalled_after_s
@@ -78,7 +78,7 @@ class Loop:
 
     async def stop(self, grace_s: float = 30.0) -> bool:
         """Let the current step finish, or cancel it after `grace_s`; whether it finished by itself."""
-        self._stopping = True
+        self._stop.set()
         self._news.set()
         self._recovery.set()
         if self._task is None:
@@ -90,12 +90,14 @@ class Loop:
         return not late
 
     async def _run(self) -> None:
-        while not self._stopping:
+        while not self._stop.is_set():
             self._news.clear()
             result = await self._guarded_step()
+            if self._stop.is_set():
+                return
             if self.failing:
-                await self._wait_for(self._recovery, self._backoff.next_delay_s())
                 self._recovery.clear()
+                await self._wait_for(self._recovery, self._backoff.next_delay_s())
             elif result is not True:
                 await self._wait_for(self._news, self._pause_after(result))
             else:

@@ -1,0 +1,104 @@
+"""Logs are JSON lines and let no secret through, whatever writes them (S9.12)."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from autopilot.kit import log
+
+TOKEN = "awt_" + "x" * 43
+
+
+class Lines:
+    def __init__(self) -> None:
+        self.stream = io.StringIO()
+
+    def all(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.stream.getvalue().splitlines()]
+
+    def last(self) -> dict[str, Any]:
+        return self.all()[-1]
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    before = structlog.get_config()
+    lines = Lines()
+    log.configure("test", "info", stream=lines.stream)
+    structlog.configure(cache_logger_on_first_use=False)
+    yield lines
+    structlog.configure(**before)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_a_line_is_one_json_object_with_the_service_and_the_bound_ids(lines: Lines) -> None:
+    with log.bound(run_id="r1"):
+        log.get_logger().info("run_admitted", attempts=2)
+    log.get_logger().info("after")
+    first, second = lines.all()
+    assert (first["event"], first["service"], first["run_id"], first["attempts"], first["level"]) == (
+        "run_admitted",
+        "test",
+        "r1",
+        2,
+        "info",
+    )
+    assert "run_id" not in second
+
+
+def test_the_standard_library_s_logging_goes_the_same_way(lines: Lines) -> None:
+    logging.getLogger("aiohttp.server").error("failed at /api/webhooks/autopilots/%s", TOKEN)
+    assert lines.last()["logger"] == "aiohttp.server"
+    assert lines.last()["event"] == "failed at /api/webhooks/autopilots/awt_***"
+    assert len(lines.all()) == 1
+
+
+def test_lines_below_the_level_are_not_written(lines: Lines) -> None:
+    log.get_logger().debug("quiet")
+    logging.getLogger("asyncio").debug("quiet")
+    assert lines.all() == []
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["token", "webhook_token", "secret", "signing_secret", "signature", "Authorization", "body", "payload"],
+)
+def test_a_key_that_names_a_secret_is_masked_at_any_depth(lines: Lines, key: str) -> None:
+    log.get_logger().info("e", **{key: "hunter2"}, inner=[{"a": {key: "hunter2"}}])
+    assert "hunter2" not in lines.stream.getvalue()
+
+
+@pytest.mark.parametrize("key", ["token_id", "body_bytes", "tokens_seen"])
+def test_a_key_that_only_resembles_one_is_shown(lines: Lines, key: str) -> None:
+    log.get_logger().info("e", **{key: "shown"})
+    assert lines.last()[key] == "shown"
+
+
+def test_tokens_and_url_passwords_are_masked_inside_any_text(lines: Lines) -> None:
+    def fail() -> None:
+        raise ValueError(f"no {TOKEN} at postgresql://me:hunter2@db:5432/a?x=1")
+
+    try:
+        fail()
+    except ValueError:
+        log.get_logger().exception(f"odd {TOKEN}", note=["apt_abcdefgh123"])
+    text = lines.stream.getvalue()
+    assert "xxxx" not in text
+    assert "hunter2" not in text
+    assert "abcdefgh" not in text
+    assert "postgresql://me:***@db:5432/a?x=1" in lines.last()["exception"]
+
+
+def test_any_value_can_be_logged(lines: Lines) -> None:
+    log.get_logger().info("e", big=10**40, odd="\ud800", nothing=None, thing=object(), size=float("1.5"))
+    assert lines.last()["big"] == 10**40
