@@ -45,7 +45,7 @@ async def test_a_server_left_behind_by_a_killed_process_is_ended_and_replaced(tm
     parent = subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     pid, port = (await asyncio.to_thread(parent.stdout.readline)).split()
-    with pytest.raises(LocalError, match="in use by another process"):
+    with pytest.raises(LocalError, match=f"in use by process {parent.pid}"):
         NatsServer(tmp_path).start()
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()

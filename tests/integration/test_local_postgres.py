@@ -14,6 +14,7 @@ from pathlib import Path
 import asyncpg
 import psutil
 import pytest
+from tests.support.processes import has_ended
 
 from autopilot.local.errors import LocalError
 from autopilot.local.ports import free_port
@@ -72,18 +73,18 @@ async def test_a_server_left_behind_by_a_killed_process_is_ended_and_replaced(fo
     assert parent.stdout is not None
     leftover = psutil.Process(int(await asyncio.to_thread(parent.stdout.readline)))
 
-    with pytest.raises(LocalError, match="in use by another process"):
+    with pytest.raises(LocalError, match=f"in use by process {parent.pid}"):
         PostgresServer(folder).start()
-    assert leftover.is_running()
+    assert not has_ended(leftover)
 
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    assert leftover.is_running()
+    assert not has_ended(leftover)
 
     with PostgresServer(folder, durable=False) as server:
         assert server.pid != leftover.pid
-        assert not leftover.is_running() or leftover.status() == psutil.STATUS_ZOMBIE
+        assert has_ended(leftover)
         assert await query(server.url, "SELECT 1") == 1
 
 

@@ -155,16 +155,18 @@ class PostgresServer:
         for place in {home, self.folder}:
             shutil.rmtree(place, ignore_errors=True)
 
-    def end_leftover(self) -> None:
-        """End a server that still runs on this data although nobody owns it any more."""
+    def end_leftover(self) -> bool:
+        """End a server that still runs on this data although nobody owns it any more; whether there was one."""
         self._account = account_for_postgres()
         lines = _read_pid_file(self.data)
         if not lines or not lines[0].isdigit():
-            return
-        with contextlib.suppress(psutil.NoSuchProcess):
+            return False
+        with contextlib.suppress(psutil.Error):
             process = psutil.Process(int(lines[0]))
             if process.name().startswith("postgres") and Path(process.cwd()) == self.data.resolve():
                 end(process, signal.SIGINT, STOP_TIMEOUT_S)
+                return True
+        return False
 
     def _refuse_other_version(self, programs: PgPrograms) -> None:
         with contextlib.suppress(FileNotFoundError):

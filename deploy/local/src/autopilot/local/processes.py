@@ -7,6 +7,7 @@ import fcntl
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -26,20 +27,37 @@ class FolderLock:
         self._descriptor: int | None = None
 
     def take(self) -> None:
+        """Own the folder; LocalError names the process that does already."""
         if self._descriptor is not None:
             return
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
+            holder = os.read(descriptor, 20).decode()
             os.close(descriptor)
-            raise LocalError(f"{self._what} in {self._path.parent} is in use by another process.") from error
+            raise LocalError(f"{self._what} in {self._path.parent} is in use by process {holder}.") from error
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, str(os.getpid()).encode())
         self._descriptor = descriptor
 
     def release(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+    def holder(self) -> int | None:
+        """The pid of the process that owns the folder now."""
+        try:
+            file = self._path.open()
+        except FileNotFoundError:
+            return None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(file.read())
+        return None
 
 
 class Child:
@@ -113,14 +131,17 @@ class Child:
                 self._process.kill()
         self._forget()
 
-    def end_leftover(self) -> None:
+    def end_leftover(self) -> bool:
         """End the process of the pid file, if it is still that process, from before we were killed."""
+        found = False
         with contextlib.suppress(FileNotFoundError, ValueError, psutil.NoSuchProcess):
             pid, started = self._pid_file.read_text().split()
             process = psutil.Process(int(pid))
             if abs(process.create_time() - float(started)) < 1:
                 end(process, signal.SIGTERM)
+                found = True
         self._pid_file.unlink(missing_ok=True)
+        return found
 
     def last_words(self) -> str:
         """The last line it wrote since its start, to tell why it ended."""
@@ -137,8 +158,18 @@ def end(process: psutil.Process, number: int, timeout_s: float = STOP_TIMEOUT_S)
     """Signal a process that may not be our child, and kill it if it stays."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process.send_signal(number)
-        try:
-            process.wait(timeout_s)
-        except psutil.TimeoutExpired:
+        if not _ends(process, timeout_s):
             process.kill()
-            process.wait(timeout_s)
+            _ends(process, timeout_s)
+
+
+def _ends(process: psutil.Process, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        try:
+            process.wait(0.05)
+            return True
+        except psutil.TimeoutExpired:
+            if process.status() == psutil.STATUS_ZOMBIE:  # it has ended, but its parent has not looked yet
+                return True
+    return False
