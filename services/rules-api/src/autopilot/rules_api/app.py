@@ -1,0 +1,24 @@
+"""The REST application: every route of every resource, behind one middleware."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from autopilot.kit import http
+from autopilot.rules_api import decode
+from autopilot.rules_api.deps import DEPS, Deps
+from autopilot.rules_api.endpoint import Route, bind
+from autopilot.rules_api.problems import to_problem
+from autopilot.rules_api.routes import tokens
+
+ROUTES: tuple[Route, ...] = (*tokens.ROUTES,)
+
+
+def make_app(deps: Deps) -> web.Application:
+    """The application; it owns nothing of `deps`."""
+    app = web.Application(
+        middlewares=[http.server_middleware(to_problem=to_problem)], client_max_size=decode.MAX_BODY_BYTES
+    )
+    app[DEPS] = deps
+    app.add_routes([bind(deps, route) for route in ROUTES])
+    return app

@@ -1,0 +1,156 @@
+"""Bodies and queries into structs; what does not fit is refused by the name of its field (S13.2)."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import types
+from enum import Enum
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from aiohttp import web
+from multidict import MultiMapping
+
+from autopilot.domain.errors import InvalidValue
+from autopilot.kit.http import Problem
+from autopilot.rules_api.problems import malformed
+from autopilot.rules_api.wire.common import Body
+
+B = TypeVar("B", bound=msgspec.Struct)
+
+MAX_BODY_BYTES = 1024 * 1024
+
+_PATH = re.compile(r" - at `(?P<path>[^`]*)`$")
+_NAMED = re.compile(r"^Object (?P<fault>missing required|contains unknown) field `(?P<name>[^`]*)`")
+# A limit of a type that fits; everything else that msgspec refuses is of the wrong shape.
+_LIMIT = re.compile(
+    r"^Expected `\w+` (?:of length )?(?:<=|>=|<|>|matching|multiple)|^Expected `\w+` that's a multiple"
+)
+_ENUM = "Invalid enum value"
+
+
+class Nothing(Body, frozen=True, kw_only=True):
+    """The body of a request that takes no fields."""
+
+
+async def read_body(request: web.Request, wanted: type[B]) -> B:
+    """The body as `wanted`; none at all counts as an empty object."""
+    raw = await request.read()
+    if raw and (request.content_type != "application/json" or "Content-Encoding" in request.headers):
+        raise Problem(415, "unsupported_media_type", "Send the body as application/json, not encoded.")
+    try:
+        body = msgspec.json.decode(raw or b"{}", type=wanted)
+    except msgspec.ValidationError as error:
+        raise refusal(error, wanted) from error
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise malformed("The body is not JSON that can be read.") from error
+    _refuse_nul(body, "")
+    return body
+
+
+def read_query(query: MultiMapping[str], wanted: type[B]) -> B:
+    """The query string as `wanted`; a name given twice is refused."""
+    values: dict[str, str] = {}
+    for name, value in query.items():
+        if name in values:
+            raise malformed(f"{name} is given more than once.", name)
+        values[name] = value
+    try:
+        found = msgspec.convert(values, wanted, strict=False)
+    except msgspec.ValidationError as error:
+        raise refusal(error, wanted) from error
+    _refuse_nul(found, "")
+    return found
+
+
+def refusal(error: msgspec.ValidationError, wanted: type[msgspec.Struct]) -> Problem | InvalidValue:
+    """400 for a wrong shape, InvalidValue (422) for a refused value, both with the path of the field.
+
+    What was sent is not repeated: it may be a secret in the wrong place (S9.12).
+    """
+    text = str(error)
+    at = _PATH.search(text)
+    path = at["path"].removeprefix("$").removeprefix(".") if at else ""
+    text = _PATH.sub("", text)
+    if named := _NAMED.match(text):
+        field = f"{path}.{named['name']}" if path else named["name"]
+        if named["fault"] == "missing required":
+            return malformed(f"{field} is missing.", field)
+        return malformed(f"{field} is not a field here.{_near(named['name'], _fields(wanted, path))}", field)
+    field = path or "body"
+    if text.startswith(_ENUM):
+        choices = _choices(wanted, path)
+        return InvalidValue(
+            field, f"{field} must be one of {', '.join(choices)}." if choices else f"{field} is unknown."
+        )
+    if _LIMIT.match(text):
+        return InvalidValue(field, f"{field}: {_in_words(text)}.")
+    return malformed(f"{field}: {text}.", field)
+
+
+def _in_words(text: str) -> str:
+    _expected, _, pattern = text.partition(" matching regex ")
+    if not pattern:
+        return text.replace("Expected", "expected", 1)
+    return "must not be blank" if pattern == repr(r"\S") else "is not of the expected form"
+
+
+def _near(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
+def _fields(wanted: type[msgspec.Struct], path: str) -> list[str]:
+    at = _type_at(wanted, path)
+    if not (isinstance(at, type) and issubclass(at, msgspec.Struct)):
+        return []
+    return [field.encode_name for field in msgspec.structs.fields(at)]
+
+
+def _choices(wanted: type[msgspec.Struct], path: str) -> list[str]:
+    at = _type_at(wanted, path)
+    if get_origin(at) is Literal:
+        return [str(choice) for choice in get_args(at)]
+    if isinstance(at, type) and issubclass(at, Enum):
+        return [str(member.value) for member in at]
+    return []
+
+
+def _type_at(wanted: Any, path: str) -> Any:
+    """The type of the field at a path such as `filters[0].actions`, or None."""
+    at = wanted
+    for step in re.findall(r"[^.\[\]]+|\[[^\]]*\]", path):
+        if step.startswith("["):
+            at = next(iter(get_args(at)), None)
+        elif isinstance(at, type) and issubclass(at, msgspec.Struct):
+            names = {field.encode_name: field.name for field in msgspec.structs.fields(at)}
+            at = get_type_hints(at, include_extras=True).get(names.get(step, ""))
+        else:
+            return None
+        at = _bare(at)
+    return at
+
+
+def _bare(hint: Any) -> Any:
+    """The type without Annotated, None and UNSET."""
+    if get_origin(hint) is Annotated:
+        return _bare(get_args(hint)[0])
+    if get_origin(hint) in (Union, types.UnionType):
+        rest = [part for part in get_args(hint) if part not in (type(None), msgspec.UnsetType)]
+        return _bare(rest[0]) if len(rest) == 1 else hint
+    return hint
+
+
+def _refuse_nul(value: object, path: str) -> None:
+    """Postgres keeps no NUL in text; free JSON (a dict) is the business of whoever stores it."""
+    if isinstance(value, str) and "\0" in value:
+        raise InvalidValue(path, f"{path}: must not contain the character U+0000.")
+    if isinstance(value, msgspec.Struct):
+        for field in msgspec.structs.fields(value):
+            _refuse_nul(
+                getattr(value, field.name), f"{path}.{field.encode_name}" if path else field.encode_name
+            )
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _refuse_nul(item, f"{path}[{index}]")

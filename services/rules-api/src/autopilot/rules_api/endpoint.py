@@ -1,0 +1,148 @@
+"""A route as data: what it takes and gives is read from its handler's signature, once, for serving and for OpenAPI.
+
+A handler's first parameter is a `Call` (in a workspace) or a `PersonCall` (a person, in a workspace or in none). Then, by
+name: `body` and `query`, structs that the request must fit; any other is a parameter of the path, of type UUID or
+str. It returns a struct or a list (JSON), None (204), or a response of its own such as a stream.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, get_type_hints
+from uuid import UUID
+
+import msgspec
+from aiohttp import web
+
+from autopilot.domain.errors import NotFound
+from autopilot.domain.permissions import TokenKind
+from autopilot.kit.http import json_response
+from autopilot.rules_api import auth, decode
+from autopilot.rules_api.auth import Caller, Session
+from autopilot.rules_api.deps import Deps
+from autopilot.storage.database import Database
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One request of a caller in a workspace."""
+
+    deps: Deps
+    caller: Caller
+    request: web.Request
+
+    @property
+    def database(self) -> Database:
+        return self.deps.database
+
+
+class PersonCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One request of a person; `session.caller` is their place in a workspace, if they name one."""
+
+    deps: Deps
+    session: Session
+    request: web.Request
+
+    @property
+    def database(self) -> Database:
+        return self.deps.database
+
+
+Handler = Callable[..., Awaitable[Any]]
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """One method of one path; `tokens` are the kinds that may use it."""
+
+    method: str
+    path: str
+    handler: Handler
+    tokens: frozenset[TokenKind]
+    status: int
+    needs_workspace: bool
+    body: type[msgspec.Struct]
+    query: type[msgspec.Struct] | None
+    params: dict[str, type]
+    answer: Any
+
+
+def get(path: str, handler: Handler, *, tokens: frozenset[TokenKind] = auth.READERS) -> Route:
+    return route("GET", path, handler, tokens=tokens, status=200)
+
+
+def post(
+    path: str, handler: Handler, *, status: int = 201, tokens: frozenset[TokenKind] = auth.PERSONS
+) -> Route:
+    return route("POST", path, handler, tokens=tokens, status=status)
+
+
+def patch(path: str, handler: Handler, *, tokens: frozenset[TokenKind] = auth.PERSONS) -> Route:
+    return route("PATCH", path, handler, tokens=tokens, status=200)
+
+
+def delete(path: str, handler: Handler, *, tokens: frozenset[TokenKind] = auth.PERSONS) -> Route:
+    return route("DELETE", path, handler, tokens=tokens, status=200)
+
+
+def route(method: str, path: str, handler: Handler, *, tokens: frozenset[TokenKind], status: int) -> Route:
+    """Read the handler's signature; what it cannot mean is refused here, when the module is imported."""
+    hints = get_type_hints(handler)
+    first, *others = inspect.signature(handler).parameters
+    if hints[first] not in (Call, PersonCall):
+        raise TypeError(f"{handler.__name__}: the first parameter is a Call or a PersonCall")
+    params = {name: hints[name] for name in others if name not in ("body", "query")}
+    for name, kind in params.items():
+        if f"{{{name}}}" not in path or kind not in (UUID, str):
+            raise TypeError(f"{handler.__name__}: {name} is no UUID or str of the path {path}")
+    return Route(
+        method=method,
+        path=path,
+        handler=handler,
+        tokens=tokens,
+        status=status,
+        needs_workspace=hints[first] is Call,
+        body=hints.get("body", decode.Nothing),
+        query=hints.get("query"),
+        params=params,
+        answer=hints["return"],
+    )
+
+
+def bind(deps: Deps, found: Route) -> web.RouteDef:
+    """The route as aiohttp serves it: authenticate, read, call, answer."""
+    takes_body = found.body is not decode.Nothing
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        session = await auth.authenticate(deps.database, request, found.tokens)
+        call: Call | PersonCall
+        if found.needs_workspace:
+            call = Call(deps=deps, caller=session.caller, request=request)
+        else:
+            call = PersonCall(deps=deps, session=session, request=request)
+        arguments: dict[str, Any] = _path_of(request, found.params)
+        query = decode.read_query(request.query, found.query or decode.Nothing)
+        if found.query is not None:
+            arguments["query"] = query
+        if found.method != "GET":
+            body = await decode.read_body(request, found.body)
+            if takes_body:
+                arguments["body"] = body
+        answer = await found.handler(call, **arguments)
+        if isinstance(answer, web.StreamResponse):
+            return answer
+        return web.Response(status=204) if answer is None else json_response(answer, status=found.status)
+
+    return web.route(found.method, found.path, serve)
+
+
+def _path_of(request: web.Request, params: dict[str, type]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, kind in params.items():
+        text = request.match_info[name]
+        if kind is UUID:
+            if not auth.is_id(text):
+                raise NotFound
+            values[name] = UUID(text)
+        else:
+            values[name] = text
+    return values
