@@ -114,19 +114,6 @@ def server_middleware(*, to_problem: ToProblem | None = None) -> Middleware:
     return middleware
 
 
-def server_options() -> dict[str, Any]:
-    """Options of `aiohttp.web.AppRunner` for every server: bounded headers, no log of paths."""
-    return {
-        "access_log": None,
-        "handle_signals": False,
-        "max_line_size": MAX_HEADER_BYTES,
-        "max_field_size": MAX_HEADER_BYTES,
-        "keepalive_timeout": 75.0,
-        "lingering_time": 2.0,
-        "auto_decompress": False,
-    }
-
-
 async def _answer(
     request: web.Request, handler: Handler, request_id: str, translate: ToProblem
 ) -> web.StreamResponse:

@@ -14,10 +14,11 @@ from aiohttp import web
 
 from autopilot.domain.errors import AutopilotError, InfrastructureError
 from autopilot.kit import config as configuration
-from autopilot.kit import http, log, points
+from autopilot.kit import log, points
 from autopilot.kit.backoff import Backoff
 from autopilot.kit.health import Health
 from autopilot.kit.loop import Loop
+from autopilot.kit.server import serve
 
 T = TypeVar("T")
 C = TypeVar("C", bound=configuration.CommonConfig)
@@ -27,10 +28,6 @@ _logger = log.get_logger()
 EXIT_STOPPED = 0
 EXIT_NOT_DRAINED = 1
 EXIT_REFUSED = 2
-
-
-class StartRefused(AutopilotError):
-    """The service cannot start as it is set up."""
 
 
 class Service:
@@ -59,8 +56,7 @@ class Service:
     def http(self, app: web.Application, host: str, port: int, **options: Any) -> None:
         """Serve this application; port 0 takes a free one. `options` go to aiohttp's AppRunner."""
         # Handlers get the first part of the grace period; loops and resources need the rest.
-        standard = http.server_options() | {"shutdown_timeout": self.grace_s * 0.6}
-        self._sites.append((app, host, port, standard | options))
+        self._sites.append((app, host, port, {"shutdown_timeout": self.grace_s * 0.6} | options))
 
     def on_drain(self, act: Callable[[], None]) -> None:
         """Call this when the stop begins: answer long polls, end streams, so that the servers can close."""
@@ -69,7 +65,7 @@ class Service:
     async def start(self) -> None:
         """Listen, then run the loops: where the port is taken, no work has begun."""
         for app, host, port, options in self._sites:
-            self._runners.append(await serve(app, host, port, options, what=self.name))
+            self._runners.append(await serve(app, host, port, what=self.name, **options))
         for loop in self._loops:
             loop.start()
         self.health.started()
@@ -110,22 +106,6 @@ class Service:
 Build = Callable[[Service, C], Awaitable[None]]
 
 
-async def serve(
-    app: web.Application, host: str, port: int, options: Mapping[str, Any], *, what: str
-) -> web.AppRunner:
-    """Start a server; StartRefused says in a sentence why it cannot listen."""
-    runner = web.AppRunner(app, **options)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, host, port, backlog=1024).start()
-    except OSError as error:
-        await runner.cleanup()
-        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-        raise StartRefused(f"{what}: cannot listen on {host}:{port}: {reason}") from error
-    _logger.info("listening", what=what, host=host, port=runner.addresses[0][1])
-    return runner
-
-
 def run_service(
     name: str, config_type: type[C], build: Build[C], *, environ: Mapping[str, str] | None = None
 ) -> int:
@@ -153,9 +133,7 @@ async def _main(name: str, config: C, build: Build[C]) -> int:
     stop = _stop_on_signals()
     stopping = asyncio.create_task(stop.wait())
     service = Service(name, grace_s=config.grace_s)
-    watched = await serve(
-        service.health.app(), config.health_host, config.health_port, http.server_options(), what="health"
-    )
+    watched = await serve(service.health.app(), config.health_host, config.health_port, what="health")
     starting = asyncio.create_task(_build_and_start(service, config, build))
     watching: asyncio.Task[None] | None = None
     try:

@@ -16,7 +16,7 @@ _MASK = "***"
 _SECRET_NAME = re.compile(
     r"(^|[_-])(tokens?|secrets?|signature|authorization|password|cookie|body|payload)$", re.IGNORECASE
 )
-_TOKEN = re.compile(r"\b(awt|apt)_[A-Za-z0-9_-]{6,}")
+_TOKEN = re.compile(r"\b(awt|ap[tsr])_[A-Za-z0-9_-]{6,}")
 _USERINFO = re.compile(r"(://[^/\s:@]*):[^/\s@]*@")
 _DEPTH = 5
 
