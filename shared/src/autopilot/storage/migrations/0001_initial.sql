@@ -532,9 +532,18 @@ CREATE UNIQUE INDEX webhook_delivery_replay_unique ON webhook_delivery (replayed
 
 CREATE TABLE webhook_body (
     delivery_id uuid NOT NULL,
-    body bytea COMPRESSION lz4 NOT NULL,
+    body bytea NOT NULL,
     CONSTRAINT webhook_body_pk PRIMARY KEY (delivery_id)
 );
+
+-- Not every build of Postgres has lz4; without it bodies are compressed by the built-in method.
+DO $$
+BEGIN
+    IF (SELECT 'lz4' = ANY (enumvals) FROM pg_settings WHERE name = 'default_toast_compression') THEN
+        ALTER TABLE webhook_body ALTER COLUMN body SET COMPRESSION lz4;
+    END IF;
+END
+$$;
 
 -- The slot is held while the row exists.
 CREATE TABLE webhook_dedupe (
