@@ -25,7 +25,7 @@ async def api(postgres_url: str) -> AsyncIterator[Api]:
         "Basic YTpi",
         "Bearer apt_unknown",
         "Bearer awt_unknown",
-        "Bearer apt_\x7f",
+        "Bearer apt_é",
     ],
 )
 async def test_no_good_token_is_401_and_says_how_to_send_one(api: Api, authorization: str | None) -> None:

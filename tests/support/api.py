@@ -13,11 +13,10 @@ import msgspec
 from autopilot.bus.connection import Bus
 from autopilot.domain.ids import TokenId, UserId, WorkspaceId
 from autopilot.domain.permissions import Role, TokenKind
-from autopilot.kit import http
 from autopilot.kit.clock import SystemClock
 from autopilot.kit.config import Secret
 from autopilot.kit.ids import new_api_token, uuid7
-from autopilot.kit.lifecycle import serve
+from autopilot.kit.server import serve
 from autopilot.rules_api.app import make_app
 from autopilot.rules_api.auth import PREFIXES
 from autopilot.rules_api.config import Config
@@ -156,7 +155,7 @@ async def running_api(postgres_url: str, nats_url: str | None = None) -> AsyncIt
         aiohttp.ClientSession() as session,
     ):
         deps = Deps(database=database, bus=bus, clock=SystemClock(), config=config)
-        runner = await serve(make_app(deps), "127.0.0.1", 0, http.server_options(), what="rules-api")
+        runner = await serve(make_app(deps), "127.0.0.1", 0, what="rules-api")
         try:
             yield Api(deps, session, f"http://127.0.0.1:{runner.addresses[0][1]}")
         finally:

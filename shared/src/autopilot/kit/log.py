@@ -20,6 +20,9 @@ _TOKEN = re.compile(r"\b(awt|ap[tsr])_[A-Za-z0-9_-]{6,}")
 _USERINFO = re.compile(r"(://[^/\s:@]*):[^/\s@]*@")
 _DEPTH = 5
 
+bind = structlog.contextvars.bind_contextvars
+"""`bind(request_id=…)` adds keys to every later line of this task and of the tasks that it starts."""
+
 bound = structlog.contextvars.bound_contextvars
 """`with bound(run_id=…):` adds keys to every line logged inside, across awaits."""
 

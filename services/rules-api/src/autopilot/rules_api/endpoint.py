@@ -94,6 +94,8 @@ def route(method: str, path: str, handler: Handler, *, tokens: frozenset[TokenKi
     for name, kind in params.items():
         if f"{{{name}}}" not in path or kind not in (UUID, str):
             raise TypeError(f"{handler.__name__}: {name} is no UUID or str of the path {path}")
+    body = hints.get("body", decode.Nothing)
+    msgspec.json.Decoder(body)  # a field that cannot be decoded is an error of this program, not of a request
     return Route(
         method=method,
         path=path,
@@ -101,7 +103,7 @@ def route(method: str, path: str, handler: Handler, *, tokens: frozenset[TokenKi
         tokens=tokens,
         status=status,
         needs_workspace=hints[first] is Call,
-        body=hints.get("body", decode.Nothing),
+        body=body,
         query=hints.get("query"),
         params=params,
         answer=hints["return"],

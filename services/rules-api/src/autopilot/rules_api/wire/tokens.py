@@ -18,7 +18,7 @@ class TokenCreate(Body, frozen=True, kw_only=True):
 
     name: Name
     kind: TokenKind = TokenKind.PERSONAL
-    expires_in_days: Annotated[int | None, msgspec.Meta(ge=1, le=365)] = None
+    expires_in_days: Annotated[int, msgspec.Meta(ge=1, le=365)] | None = None
 
 
 class TokenView(msgspec.Struct, frozen=True, kw_only=True):
