@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession, web
+from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
 from autopilot.domain.errors import AutopilotError, InfrastructureError, InvalidValue
@@ -186,3 +187,11 @@ async def test_a_connection_that_asks_nothing_is_closed(
     writer.close()
     await writer.wait_closed()
     assert (await fetch(client, f"{server}/hooks/a"))[0] == 200
+
+
+async def test_the_lines_of_a_request_carry_its_id_and_no_other_s(server: str) -> None:
+    async with ClientSession() as session:
+        with capture_logs(processors=[merge_contextvars]) as lines:
+            await fetch(session, f"{server}/hooks/bug", headers={"X-Request-Id": "one"})
+            await fetch(session, f"{server}/hooks/unknown", headers={"X-Request-Id": "two"})
+    assert [line["request_id"] for line in lines if line["event"] == "http_request_failed"] == ["one", "two"]

@@ -25,6 +25,7 @@ REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
 
 _logger = log.get_logger()
 _requests = metrics.histogram("http_request_seconds", "Requests answered", ["method", "route", "status"])
+_observers: dict[tuple[str, str, int], Callable[[float], None]] = {}
 
 
 class Problem(AutopilotError):
@@ -87,31 +88,31 @@ def server_middleware(*, to_problem: ToProblem | None = None) -> Middleware:
     infrastructure and 500, without detail, for everything else. The log names the route, never the path.
     """
     translate = to_problem or (lambda _error: None)
-    observers: dict[tuple[str, str, int], Callable[[float], None]] = {}
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         began = time.perf_counter()
         request_id = _request_id(request)
         request[REQUEST_ID] = request_id
-        with log.bound(request_id=request_id):
-            response = await _answer(request, handler, request_id, translate)
-            if not response.prepared:
-                response.headers["X-Request-Id"] = request_id
-            took = time.perf_counter() - began
-            method = request.method if request.method in _METHODS else "other"
-            seen = (method, _route(request), response.status)
-            observe = observers.get(seen)
-            if observe is None:
-                observe = observers[seen] = _requests.labels(*map(str, seen)).observe
-            observe(took)
-            report = _logger.debug if response.status < 400 else _logger.info
-            report(
-                "http_request", method=seen[0], route=seen[1], status=seen[2], took_ms=round(took * 1000, 1)
-            )
-            return response
+        log.bind(request_id=request_id)  # aiohttp gives each request a context of its own
+        response = await _answer(request, handler, request_id, translate)
+        if not response.prepared:
+            response.headers["X-Request-Id"] = request_id
+        _account(request, response, time.perf_counter() - began)
+        return response
 
     return middleware
+
+
+def _account(request: web.Request, response: web.StreamResponse, took_s: float) -> None:
+    method = request.method if request.method in _METHODS else "other"
+    seen = (method, _route(request), response.status)
+    observe = _observers.get(seen)
+    if observe is None:
+        observe = _observers[seen] = _requests.labels(*map(str, seen)).observe
+    observe(took_s)
+    report = _logger.debug if response.status < 400 else _logger.info
+    report("http_request", method=seen[0], route=seen[1], status=seen[2], took_ms=round(took_s * 1000, 1))
 
 
 async def _answer(
