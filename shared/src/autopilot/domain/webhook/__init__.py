@@ -1,0 +1,1 @@
+"""What a provider's webhook means: body, event, signature, filters and tokens (S9), as values."""
