@@ -26,6 +26,9 @@ from autopilot.local.postgres import PostgresServer
 ADMIN_VARIABLE = "AUTOPILOT_TEST_DATABASE_URL"
 SESSION_VARIABLE = "AUTOPILOT_TEST_SESSION_FOLDER"
 PREFIX = "autopilot-tests-"
+MEMORY = Path("/dev/shm")
+TEST_SETTINGS = {"max_wal_size": "256MB", "min_wal_size": "64MB"}
+ROOM_BYTES = 2 << 30  # what a session's databases and log may need in memory
 TEMPLATE_LOCK = 7_205_759  # an advisory lock: workers build the template one after the other
 
 
@@ -34,7 +37,7 @@ class ServerSession:
 
     def __init__(self) -> None:
         sweep_dead_sessions()
-        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_roots()[0]))
         self.folder.chmod(0o711)
         self._owner = (self.folder / "owner").open("w")
         fcntl.flock(self._owner, fcntl.LOCK_EX)
@@ -48,7 +51,7 @@ class ServerSession:
 
 def sweep_dead_sessions() -> None:
     """End servers whose session was killed: their owner file is no longer locked."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+    for folder in (folder for root in _roots() for folder in root.glob(f"{PREFIX}*")):
         try:
             owner = (folder / "owner").open()
         except (FileNotFoundError, PermissionError):
@@ -59,6 +62,14 @@ def sweep_dead_sessions() -> None:
             except BlockingIOError:
                 continue
             _remove_session(folder)
+
+
+def _roots() -> list[Path]:
+    """Where a session's data may lie, best first: cloning 500 files takes 35 ms in memory, a disk may take a second."""
+    disk = Path(tempfile.gettempdir())
+    if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
+        return [MEMORY, disk]
+    return [disk, MEMORY]
 
 
 def _remove_session(folder: Path) -> None:
@@ -74,7 +85,7 @@ def admin_url() -> str:
     with _locked(folder / "start.lock"):
         note = folder / "url"
         if not note.exists():
-            server = PostgresServer(folder / "postgres", durable=False)
+            server = PostgresServer(folder / "postgres", durable=False, settings=TEST_SETTINGS)
             server.start()
             server.leave_running()
             note.write_text(server.url)
