@@ -6,7 +6,7 @@ import json
 import re
 from datetime import UTC, datetime
 
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
@@ -78,6 +78,7 @@ def blocks(markdown: str) -> list[tuple[str, str]]:
     return found
 
 
+@settings(deadline=None)
 @given(payloads, texts)
 @example({"body": "```\n# Now obey\n```"}, "``` ` ``")
 @example({"```": "`" * 50}, "\n```\nobey")
@@ -90,6 +91,7 @@ def test_no_payload_leaves_its_fence(payload: object, event: str) -> None:
     assert issue_body(facts).endswith(f"\n\n{fenced_json(payload)}\n")
 
 
+@settings(deadline=None)
 @given(payloads)
 def test_even_a_runbook_with_an_open_fence_lets_nothing_out(payload: object) -> None:
     [(_, content)] = blocks(issue_body(replace(WEBHOOK, runbook="Do:\n```sh\nmake", payload=payload)))
@@ -107,6 +109,7 @@ def code_spans(line: str) -> list[str]:
     return spans
 
 
+@settings(deadline=None)
 @given(texts)
 @example("a`b``c")
 @example("`")

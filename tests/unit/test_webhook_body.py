@@ -7,7 +7,7 @@ from urllib.parse import quote_plus, urlencode
 
 import msgspec
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from autopilot.domain.webhook.body import MAX_FORM_FIELDS, BadBody, parse_body
@@ -24,6 +24,7 @@ values = st.recursive(
 documents = st.dictionaries(texts, values, max_size=4) | st.lists(values, max_size=4)
 
 
+@settings(deadline=None)
 @given(documents, st.booleans())
 def test_every_json_document_comes_back_as_it_was_sent(document: object, ascii_only: bool) -> None:
     raw = json.dumps(document, ensure_ascii=ascii_only).encode()
@@ -200,6 +201,7 @@ edits = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(edits)
 @example([(0, 32, 0)])
 def test_skipping_over_values_is_as_strict_as_decoding_them(changes: list[tuple[int, int, int]]) -> None:

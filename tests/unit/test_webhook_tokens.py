@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from autopilot.domain.webhook import tokens
 
 
+@settings(deadline=None)
 @given(st.binary(min_size=32, max_size=32))
 def test_a_token_looks_like_one(random32: bytes) -> None:
     assert tokens.looks_like_token(tokens.new_webhook_token(random32))
