@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from autopilot.storage import queries
-from autopilot.storage.database import Database
+from autopilot.storage.database import Conn, Database
 
 SQL = queries.load("invariants")
 LIVENESS = "overdue_"
@@ -26,14 +26,19 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return f"{'BROKEN' if self.fatal else 'warning'} {self.invariant}: {self.subject} {self.detail}"
 
 
+async def check_in(conn: Conn) -> list[Finding]:
+    """Run every invariant in the caller's transaction, which is REPEATABLE READ unless nobody else is writing."""
+    return [
+        Finding(invariant=name, subject=row["subject"], detail=row["detail"])
+        for name, sql in SQL.items()
+        for row in await conn.fetch(sql)
+    ]
+
+
 async def check_on(database: Database) -> list[Finding]:
     """Run every invariant in one REPEATABLE READ READ ONLY transaction."""
     async with database.connection() as conn, conn.transaction(isolation="repeatable_read", readonly=True):
-        return [
-            Finding(invariant=name, subject=row["subject"], detail=row["detail"])
-            for name, sql in SQL.items()
-            for row in await conn.fetch(sql)
-        ]
+        return await check_in(conn)
 
 
 async def check(url: str) -> list[Finding]:

@@ -1,5 +1,10 @@
 -- The whole schema: configuration with composite foreign keys, history without, queues slim and deleted on finish.
 
+-- The smallest id that an application could have made at a time: bounds a scan of history by its primary key.
+CREATE FUNCTION uuid7_floor(at timestamptz) RETURNS uuid LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT (lpad(to_hex(floor(extract(epoch FROM at) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid
+$$;
+
 -- ---------------------------------------------------------------- people, workspaces, tokens
 
 CREATE TABLE workspace (
@@ -284,7 +289,7 @@ CREATE TABLE autopilot_trigger (
         END),
     CONSTRAINT autopilot_trigger_cron_length CHECK (length(cron) BETWEEN 1 AND 256),
     CONSTRAINT autopilot_trigger_catch_up_known CHECK (catch_up IN ('latest', 'none', 'all')),
-    CONSTRAINT autopilot_trigger_lateness_range CHECK (lateness_s BETWEEN 0 AND 2678400 AND catch_up = 'latest'),
+    CONSTRAINT autopilot_trigger_lateness_range CHECK (lateness_s IS NULL OR (lateness_s BETWEEN 0 AND 2678400 AND catch_up = 'latest')),
     CONSTRAINT autopilot_trigger_next_run_live CHECK (next_run_at IS NULL OR (enabled AND deleted_at IS NULL AND schedule_error IS NULL)),
     CONSTRAINT autopilot_trigger_pace_range CHECK (pace_per_min BETWEEN 1 AND 6000),
     CONSTRAINT autopilot_trigger_secret_coherent CHECK (num_nonnulls(secret_enc, secret_hint, secret_fingerprint) IN (0, 3)),
@@ -406,7 +411,7 @@ CREATE TABLE autopilot_run (
     CONSTRAINT autopilot_run_source_known CHECK (source IN ('manual', 'schedule', 'webhook', 'api')),
     CONSTRAINT autopilot_run_status_known CHECK (status IN ('pending', 'issue_created', 'running', 'completed', 'failed', 'skipped')),
     CONSTRAINT autopilot_run_mode_known CHECK (execution_mode IN ('create_issue', 'run_only')),
-    CONSTRAINT autopilot_run_issue_created_has_issue CHECK (status <> 'issue_created' OR (issue_id IS NOT NULL AND execution_mode = 'create_issue')),
+    CONSTRAINT autopilot_run_issue_created_has_issue CHECK (status <> 'issue_created' OR (issue_id IS NOT NULL AND task_id IS NOT NULL AND execution_mode = 'create_issue')),
     CONSTRAINT autopilot_run_running_has_task CHECK (status <> 'running' OR (task_id IS NOT NULL AND execution_mode = 'run_only')),
     CONSTRAINT autopilot_run_completed_was_started CHECK (status <> 'completed' OR (started_at IS NOT NULL AND task_id IS NOT NULL)),
     CONSTRAINT autopilot_run_pending_is_bare CHECK (status NOT IN ('pending', 'skipped') OR num_nonnulls(issue_id, task_id, started_at) = 0),
@@ -429,6 +434,8 @@ CREATE TABLE autopilot_run (
     CONSTRAINT autopilot_run_attribution_known CHECK (
         attribution_source IN ('direct_human', 'trigger_owner', 'rule_owner', 'owner_fallback')
         AND (attribution_source IS NULL) = (accountable_id IS NULL)),
+    CONSTRAINT autopilot_run_attribution_by_source CHECK (
+        CASE attribution_source WHEN 'direct_human' THEN source = 'manual' WHEN 'trigger_owner' THEN trigger_id IS NOT NULL ELSE source <> 'manual' OR attribution_source IS NULL END),
     CONSTRAINT autopilot_run_token_by_source CHECK (api_token_id IS NULL OR source = 'api'),
     CONSTRAINT autopilot_run_idempotency_coherent CHECK (num_nonnulls(idempotency_key, idempotency_actor, idempotency_sha) IN (0, 3)),
     CONSTRAINT autopilot_run_idempotency_length CHECK (length(idempotency_key) BETWEEN 1 AND 255),
@@ -737,6 +744,7 @@ CREATE TABLE run_event_outbox (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
 -- Told by the database itself, so that no writer of runs can forget an event (S2.5): once when a run starts, once when it ends.
+-- It also refuses every transition that S2 does not draw.
 CREATE FUNCTION tell_run_events() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'INSERT' THEN
@@ -748,6 +756,15 @@ BEGIN
          WHERE n.status <> 'pending'
          ORDER BY n.id;
     ELSE
+        -- A second end would be a second run.done, at which the sequencer would stop for everybody.
+        IF EXISTS (
+            SELECT 1 FROM new_rows n JOIN old_rows o ON o.id = n.id
+             WHERE o.status <> n.status
+               AND CASE o.status WHEN 'pending' THEN n.status = 'completed' ELSE o.completed_at IS NOT NULL OR n.completed_at IS NULL END)
+        THEN
+            RAISE EXCEPTION 'a run cannot change its status in this way'
+                USING ERRCODE = 'integrity_constraint_violation', CONSTRAINT = 'autopilot_run_transition';
+        END IF;
         INSERT INTO run_event_outbox (event_id, workspace_id, autopilot_id, run_id, kind, payload)
         SELECT gen_random_uuid(), n.workspace_id, n.autopilot_id, n.id,
                CASE WHEN n.status IN ('issue_created', 'running') THEN 'run.started' ELSE 'run.done' END,
