@@ -1,0 +1,303 @@
+"""Use cases on autopilots: create, edit, archive, pause; each is one transaction of its caller (S2.7, S13.2, S13.5).
+
+Locks follow the one order: members, the assignee and the project first, then the rule, then its triggers; whatever was
+read before a lock is judged again under it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from autopilot.domain.errors import Conflict, InvalidValue
+from autopilot.domain.ids import (
+    AgentId,
+    AutopilotId,
+    ProjectId,
+    RuleVersionId,
+    SquadId,
+    UserId,
+    WorkspaceId,
+)
+from autopilot.domain.permissions import Action
+from autopilot.domain.rule_fields import MAX_SUBSCRIBERS, checked_runbook, checked_template, checked_title
+from autopilot.domain.schedule import CatchUp
+from autopilot.domain.states import (
+    AssigneeType,
+    AutopilotStatus,
+    ExecutionMode,
+    OverlapPolicy,
+    PauseReason,
+)
+from autopilot.engine.assignees import HeldAssignee, check_assignee, hold_assignee, needs_check
+from autopilot.engine.publish import HeldRule, hold_rule, hold_rules, save_rule
+from autopilot.engine.rule_access import find_rule, hold_people, require
+from autopilot.storage import autopilots, facts
+from autopilot.storage.autopilots import Autopilot
+from autopilot.storage.database import Conn
+from autopilot.storage.rule_targets import hold_project
+
+
+class NewAutopilot(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule to be made; its creator is the editor. `id` is made once by the caller."""
+
+    id: AutopilotId
+    title: str
+    description: str
+    execution_mode: ExecutionMode
+    assignee_type: AssigneeType | None = None
+    assignee_id: AgentId | SquadId | None = None
+    issue_title_template: str | None = None
+    project_id: ProjectId | None = None
+    overlap_policy: OverlapPolicy = OverlapPolicy.ALLOW
+    status: AutopilotStatus = AutopilotStatus.ACTIVE
+    subscribers: Sequence[UserId] = ()
+
+
+class AutopilotEdit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an edit says; what it leaves unset stays as it is. `subscribers` replaces the list (S13.7)."""
+
+    title: str | UnsetType = UNSET
+    description: str | UnsetType = UNSET
+    execution_mode: ExecutionMode | UnsetType = UNSET
+    assignee_type: AssigneeType | UnsetType | None = UNSET
+    assignee_id: AgentId | SquadId | UnsetType | None = UNSET
+    issue_title_template: str | UnsetType | None = UNSET
+    project_id: ProjectId | UnsetType | None = UNSET
+    overlap_policy: OverlapPolicy | UnsetType = UNSET
+    status: AutopilotStatus | UnsetType = UNSET
+    subscribers: Sequence[UserId] | UnsetType = UNSET
+
+
+async def create_autopilot(
+    conn: Conn, workspace_id: WorkspaceId, editor: UserId, new: NewAutopilot
+) -> Autopilot:
+    """Make a rule and its first version; every member may (S6.1)."""
+    subscribers = _checked_subscribers(new.subscribers)
+    await hold_people(conn, workspace_id, editor, subscribers, field="subscribers")
+    autopilot = _new_row(workspace_id, editor, new, await facts.database_now(conn))
+    assignee = await hold_assignee(conn, workspace_id, autopilot, editor)
+    check_assignee(None, autopilot, assignee, editor)
+    await _hold_project(conn, None, autopilot)
+    saved = await save_rule(conn, None, HeldRule(autopilot=autopilot), editor)
+    await autopilots.replace_subscribers(conn, workspace_id, autopilot.id, subscribers)
+    return saved.autopilot
+
+
+async def update_autopilot(
+    conn: Conn,
+    workspace_id: WorkspaceId,
+    autopilot_id: AutopilotId,
+    editor: UserId,
+    edit: AutopilotEdit,
+    *,
+    expected_rev: int | None = None,
+) -> Autopilot:
+    """Apply an edit; Conflict `edit_conflict` if `expected_rev` is given and another edit came first (S13.2)."""
+    seen = await find_rule(conn, workspace_id, autopilot_id)
+    role = await hold_people(conn, workspace_id, editor)
+    await require(conn, seen, editor, role, Action.AUTOPILOT_WRITE)
+    if isinstance(edit.subscribers, UnsetType):
+        subscribers: list[UserId] | None = None
+    else:
+        subscribers = _checked_subscribers(edit.subscribers)
+        await hold_people(conn, workspace_id, editor, subscribers, field="subscribers")
+    now = await facts.database_now(conn)
+    foreseen = _edited(seen, edit, now)
+    assignee: HeldAssignee | None = None
+    if needs_check(seen, foreseen):
+        assignee = await hold_assignee(conn, workspace_id, foreseen, editor)
+    await _hold_project(conn, seen, foreseen)
+
+    held = await hold_rule(conn, workspace_id, autopilot_id)
+    await require(conn, held.autopilot, editor, role, Action.AUTOPILOT_WRITE)
+    check_rev(held.autopilot.rev, expected_rev)
+    after = _edited(held.autopilot, edit, now)
+    check_assignee(held.autopilot, after, assignee, editor)
+    _check_overlap(held, after)
+    saved = await _save(conn, held, after, editor, subscribers)
+    return saved.autopilot
+
+
+async def archive_autopilot(
+    conn: Conn, workspace_id: WorkspaceId, autopilot_id: AutopilotId, editor: UserId
+) -> Autopilot:
+    """Retire a rule, keeping everything it made; a repeat publishes nothing (S2.7)."""
+    edit = AutopilotEdit(status=AutopilotStatus.ARCHIVED)
+    return await update_autopilot(conn, workspace_id, autopilot_id, editor, edit)
+
+
+async def system_pause(
+    conn: Conn, workspace_id: WorkspaceId, ids: Sequence[AutopilotId], reason: PauseReason
+) -> list[AutopilotId]:
+    """Pause those of the rules that are active, as the system; which they were. Pending runs and tasks go on (S2.7)."""
+    paused: list[AutopilotId] = []
+    for held in await hold_rules(conn, workspace_id, ids):
+        if held.autopilot.status is AutopilotStatus.ACTIVE:
+            after = msgspec.structs.replace(
+                held.autopilot, status=AutopilotStatus.PAUSED, pause_reason=reason
+            )
+            await save_rule(conn, held, msgspec.structs.replace(held, autopilot=after), None)
+            paused.append(after.id)
+    return paused
+
+
+async def pause_dependents(
+    conn: Conn,
+    workspace_id: WorkspaceId,
+    reason: PauseReason,
+    *,
+    agent_id: AgentId | None = None,
+    squad_id: SquadId | None = None,
+) -> list[AutopilotId]:
+    """Pause the active rules that an agent executes (itself or as a leader) or that a squad does (S11.5).
+
+    The caller has changed the agent or squad in this same transaction, and so holds its row.
+    """
+    ids = await autopilots.list_dependents(conn, workspace_id, agent_id=agent_id, squad_id=squad_id)
+    return await system_pause(conn, workspace_id, ids, reason)
+
+
+async def hand_to_leader(
+    conn: Conn, workspace_id: WorkspaceId, squad_id: SquadId, leader_id: AgentId
+) -> list[AutopilotId]:
+    """Assign every rule of a squad that is being archived to its leader, as the system (S11.5)."""
+    ids = await autopilots.list_squad_rules(conn, workspace_id, squad_id)
+    for held in await hold_rules(conn, workspace_id, ids):
+        after = msgspec.structs.replace(
+            held.autopilot, assignee_type=AssigneeType.AGENT, agent_id=leader_id, squad_id=None
+        )
+        await save_rule(conn, held, msgspec.structs.replace(held, autopilot=after), None)
+    return ids
+
+
+def check_rev(rev: int, expected_rev: int | None) -> None:
+    """Conflict `edit_conflict` unless the editor saw the present state."""
+    if expected_rev is not None and rev != expected_rev:
+        raise Conflict(f"Somebody else's edit came first: this is version {rev} now.", code="edit_conflict")
+
+
+async def _save(
+    conn: Conn, held: HeldRule, after: Autopilot, editor: UserId, subscribers: list[UserId] | None
+) -> HeldRule:
+    if subscribers is not None:
+        if subscribers == await autopilots.list_subscribers(conn, after.id):
+            subscribers = None
+        else:
+            await autopilots.replace_subscribers(conn, after.workspace_id, after.id, subscribers)
+    if subscribers is not None and after == held.autopilot:
+        # The list is not on the row, yet changing it is an edit: others must notice (S13.2).
+        bumped = msgspec.structs.replace(after, rev=after.rev + 1)
+        await autopilots.update_autopilot(conn, bumped)
+        return msgspec.structs.replace(held, autopilot=bumped)
+    return await save_rule(conn, held, msgspec.structs.replace(held, autopilot=after), editor)
+
+
+def _new_row(workspace_id: WorkspaceId, creator: UserId, new: NewAutopilot, now: datetime) -> Autopilot:
+    if new.status is AutopilotStatus.ARCHIVED:
+        raise InvalidValue("status", "a new autopilot is active or paused")
+    return Autopilot(
+        id=new.id,
+        workspace_id=workspace_id,
+        title=checked_title(new.title),
+        description=checked_runbook(new.description),
+        execution_mode=new.execution_mode,
+        issue_title_template=checked_template(new.issue_title_template),
+        project_id=new.project_id,
+        overlap_policy=new.overlap_policy,
+        status=new.status,
+        pause_reason=None,
+        creator_id=creator,
+        rule_owner_id=creator,
+        version=0,
+        version_id=RuleVersionId(new.id),
+        rev=1,
+        resumed_at=now,
+        created_at=now,
+        updated_at=now,
+        archived_at=None,
+        **_assignee(new.assignee_type, new.assignee_id),
+    )
+
+
+def _edited(before: Autopilot, edit: AutopilotEdit, now: datetime) -> Autopilot:
+    changes: dict[str, Any] = {}
+    if not isinstance(edit.title, UnsetType):
+        changes["title"] = checked_title(edit.title)
+    if not isinstance(edit.description, UnsetType):
+        changes["description"] = checked_runbook(edit.description)
+    if not isinstance(edit.issue_title_template, UnsetType):
+        changes["issue_title_template"] = checked_template(edit.issue_title_template)
+    for field in ("execution_mode", "project_id", "overlap_policy"):
+        value = getattr(edit, field)
+        if value is not UNSET:
+            changes[field] = value
+    changes |= _edited_assignee(before, edit)
+    if not isinstance(edit.status, UnsetType) and edit.status is not before.status:
+        changes |= _status_changes(before, edit.status, now)
+    return msgspec.structs.replace(before, **changes)
+
+
+def _edited_assignee(before: Autopilot, edit: AutopilotEdit) -> dict[str, Any]:
+    if isinstance(edit.assignee_id, UnsetType):
+        if isinstance(edit.assignee_type, UnsetType) or edit.assignee_type is before.assignee_type:
+            return {}
+        if edit.assignee_type is not None:
+            raise InvalidValue("assignee_id", "is needed with another assignee_type")
+        return _assignee(None, None)
+    if not isinstance(edit.assignee_type, UnsetType):
+        return _assignee(edit.assignee_type, edit.assignee_id)
+    if edit.assignee_id is None:
+        return _assignee(None, None)
+    return _assignee(before.assignee_type or AssigneeType.AGENT, edit.assignee_id)
+
+
+def _assignee(kind: AssigneeType | None, assignee_id: AgentId | SquadId | None) -> dict[str, Any]:
+    if (kind is None) != (assignee_id is None):
+        raise InvalidValue("assignee_id", "needs an assignee_type, and an assignee_type needs it")
+    return {
+        "assignee_type": kind,
+        "agent_id": assignee_id if kind is AssigneeType.AGENT else None,
+        "squad_id": assignee_id if kind is AssigneeType.SQUAD else None,
+    }
+
+
+def _status_changes(before: Autopilot, status: AutopilotStatus, now: datetime) -> dict[str, Any]:
+    if before.status is AutopilotStatus.ARCHIVED and status is AutopilotStatus.PAUSED:
+        raise InvalidValue("status", "an archived autopilot can only be activated")
+    changes: dict[str, Any] = {
+        "status": status,
+        "pause_reason": None,
+        "archived_at": now if status is AutopilotStatus.ARCHIVED else None,
+    }
+    if status is AutopilotStatus.ACTIVE:
+        changes["resumed_at"] = now
+    return changes
+
+
+def _checked_subscribers(users: Sequence[UserId]) -> list[UserId]:
+    unique = sorted(set(users))
+    if len(unique) > MAX_SUBSCRIBERS:
+        raise InvalidValue("subscribers", f"at most {MAX_SUBSCRIBERS} subscribers")
+    return unique
+
+
+def _check_overlap(held: HeldRule, after: Autopilot) -> None:
+    """S7.11 from the other side: the policy must not contradict a trigger that is there."""
+    if after.overlap_policy in (OverlapPolicy.ALLOW, held.autopilot.overlap_policy):
+        return
+    if any(trigger.catch_up is CatchUp.ALL for trigger in held.triggers):
+        raise InvalidValue(
+            "overlap_policy", "contradicts a trigger whose catch-up is 'all', which drops nothing"
+        )
+
+
+async def _hold_project(conn: Conn, before: Autopilot | None, after: Autopilot) -> None:
+    if after.project_id is None or (before is not None and before.project_id == after.project_id):
+        return
+    if not await hold_project(conn, after.workspace_id, after.project_id):
+        raise InvalidValue("project_id", "names no project of this workspace")
