@@ -69,6 +69,7 @@ def start(folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     if _lock(folder).holder() is not None:
         return status(folder)
+    (folder / "state.json").unlink(missing_ok=True)  # of a stack that was killed
     child = Child("stack", [sys.executable, "-m", "autopilot.local", "up", "--folder", str(folder)], folder)
     child.start()
     deadline = time.monotonic() + START_TIMEOUT_S

@@ -53,13 +53,10 @@ class Stack:
         self._ports = ports
         self._report = report
         self._lock = FolderLock(self.folder, "The stack")
-        self._health_ports = self._next_health_port()
         self.folder.mkdir(parents=True, exist_ok=True)
         self.logs.mkdir(exist_ok=True)
         self.postgres = self._own_postgres(durable=durable)
-        self.nats = NatsServer(
-            self.folder / "nats", port=ports.nats, port_variable=port_variable("nats")
-        )  # fmt: skip
+        self.nats = NatsServer(self.folder / "nats", port=ports.nats, port_variable=port_variable("nats"))
         # A shell that sourced the stack's env file names our own servers: those are still ours to run.
         self._database_url = None if database_url == self.postgres.url else database_url
         self._nats_url = None if nats_url == self.nats.url else nats_url
@@ -87,11 +84,20 @@ class Stack:
     def ingress_url(self) -> str:
         return self.processes["ingress"][0].url
 
+    @property
+    def foreign_servers(self) -> tuple[str, ...]:
+        """The servers that it uses without running them."""
+        chosen = {"Postgres": self._database_url, "NATS": self._nats_url}
+        return tuple(name for name, url in chosen.items() if url is not None)
+
     def start(self) -> None:
         """Start everything and wait until all of it is ready; LocalError says in one sentence why it is not."""
         self._lock.take()
         try:
             self.end_leftovers()
+            for replicas in self.processes.values():
+                replicas.clear()  # of a start before this one
+            self._require_ports()
             self._start_servers()
             self._report("Migrating the database")
             self.run_module("autopilot.storage", "migrate", timeout_s=MIGRATE_TIMEOUT_S)
@@ -138,9 +144,9 @@ class Stack:
         for process in self.all_processes():
             if (code := process.exit_code) is not None:
                 return f"{process.name} {ended(code)}: {process.last_words()} (log: {process.log})"
-        if self._database_url is None and self.postgres.pid is None:
+        if "Postgres" not in self.foreign_servers and self.postgres.pid is None:
             return f"Postgres has ended (log: {self.postgres.log})"
-        if self._wants_nats and self._nats_url is None and self.nats.pid is None:
+        if self._wants_nats and "NATS" not in self.foreign_servers and self.nats.pid is None:
             return f"NATS has ended (log: {self.nats.log})"
         return None
 
@@ -175,42 +181,41 @@ class Stack:
         return self.postgres.end_leftover() or found
 
     def _start_servers(self) -> None:
-        if self._database_url is None:
+        if "Postgres" not in self.foreign_servers:
             self._report("Starting Postgres")
             self.postgres.start()
-        if self._wants_nats and self._nats_url is None:
+        if self._wants_nats and "NATS" not in self.foreign_servers:
             self._report("Starting NATS")
             self.nats.start()
 
+    def _require_ports(self) -> None:
+        """Refuse taken ports before anything has started."""
+        health = range(self._ports.health, self._ports.health + sum(self._replicas.values()))
+        wanted = [("api", self._ports.api, "the API"), ("ingress", self._ports.ingress, "webhooks")]
+        wanted += [("health", port, "a service's health") for port in health if self._ports.health]
+        for field, port, purpose in wanted:
+            if port:
+                require_free(port, purpose, port_variable(field))
+
     def _launch(self, kind: ServiceKind, extra_env: Mapping[str, str]) -> ServiceProcess:
         number = len(self.processes[kind.name])
-        wanted = 0
-        if kind.http_port is not None and number == 0:
-            field = "api" if kind.name == "rules-api" else kind.name
-            wanted = getattr(self._ports, field)
-            if wanted:
-                require_free(wanted, kind.name, port_variable(field))
+        fixed = {"rules-api": self._ports.api, "ingress": self._ports.ingress}.get(kind.name, 0)
         process = ServiceProcess(
             kind,
             number,
             self.logs,
             env=self.environment() | dict(extra_env),
-            health_port=next(self._health_ports),
-            http_port=wanted or free_port(),
+            health_port=self._next_health_port(),
+            http_port=fixed if fixed and number == 0 else free_port(),
         )
         self.processes[kind.name].append(process)
         process.start()
         return process
 
-    def _next_health_port(self) -> Iterator[int]:
-        port = self._ports.health
-        while True:
-            if port:
-                require_free(port, "a health server", port_variable("health"))
-                yield port
-                port += 1
-            else:
-                yield free_port()
+    def _next_health_port(self) -> int:
+        if not self._ports.health:
+            return free_port()
+        return self._ports.health + sum(len(replicas) for replicas in self.processes.values())
 
     def _own_postgres(self, *, durable: bool) -> PostgresServer:
         return PostgresServer(
