@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from importlib.resources import files
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopilot.domain.cron import InvalidTimezone, next_after, parse, tzdata_version, zone, zone_names
+from autopilot.domain.cron import InvalidTimezone, Zone, next_after, parse, tzdata_version, zone, zone_names
 from autopilot.domain.cron_zone import _transitions
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -64,12 +64,14 @@ def test_every_shipped_zone_loads_and_gives_a_next_time() -> None:
         assert found.astimezone(zone(name).info).hour == 12
 
 
-def test_no_explicit_transition_lies_beyond_the_year_from_which_zones_repeat() -> None:
+def test_listed_changes_end_before_zones_repeat_and_the_last_stands_alone() -> None:
     """S8.5: the search computes one cycle of 400 years, from 2100 on."""
     limit = (datetime(2100, 1, 1, tzinfo=UTC) - EPOCH).total_seconds()
     for name in zone_names():
         tzif = files("tzdata").joinpath("zoneinfo", *name.split("/")).read_bytes()
-        assert max(_transitions(tzif), default=0) < limit
+        listed = _transitions(tzif)
+        assert max(listed, default=0) < limit
+        assert all(later - earlier > 5 * 86_400 for earlier, later in pairwise(listed[-2:]))
 
 
 @settings(max_examples=400, deadline=None)
@@ -77,12 +79,28 @@ def test_no_explicit_transition_lies_beyond_the_year_from_which_zones_repeat() -
     name=st.sampled_from(sorted(zone_names())),
     second=st.integers(-4_000_000_000, 20_000_000_000),
 )
-def test_the_timeline_agrees_with_zoneinfo(name: str, second: int) -> None:
+def test_the_spans_agree_with_zoneinfo(name: str, second: int) -> None:
     """S8.2: from 1843 to 2603."""
-    timeline = zone(name).timeline(second)
-    offset = timeline.offsets[bisect_right(timeline.starts, second) - 1]
+    span = zone(name).span(second)
+    assert span.start <= second < span.stop
     shown = (EPOCH + timedelta(seconds=second)).astimezone(zone(name).info).utcoffset()
-    assert shown == timedelta(seconds=offset)
+    assert shown == timedelta(seconds=span.offset)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    name=st.sampled_from(sorted(zone_names())),
+    seconds=st.lists(st.integers(800_000_000, 2_300_000_000), min_size=2, max_size=6),
+)
+def test_a_span_does_not_depend_on_what_was_asked_before(name: str, seconds: list[int]) -> None:
+    """S8.3: from 1995 to 2042, across listed changes and those by rule."""
+    used = zone(name)
+    for second in seconds:
+        tzif = files("tzdata").joinpath("zoneinfo", *name.split("/")).read_bytes()
+        fresh = Zone(name, tzif).span(second)
+        span = used.span(second)
+        assert span.offset == fresh.offset
+        assert span.start <= second < span.stop
 
 
 def test_the_version_is_that_of_the_shipped_data() -> None:

@@ -2,7 +2,7 @@
 
 An expression is expanded once into bitmasks. A day's minutes are one 1,440-bit number and a month's days one
 number for each weekday the month can begin on, so the next match is a shift and a lowest bit. That search runs on
-wall-clock time; the zone's timeline then maps it to UTC:
+wall-clock time; the zone's spans of constant offset then map it to UTC:
 
 - elapsed (S8.4: hour or minute is a star): a match counts wherever the clock really shows it, so both sides of a
   fold and nothing inside a gap;
@@ -12,7 +12,6 @@ wall-clock time; the zone's timeline then maps it to UTC:
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from typing import Final
@@ -94,9 +93,13 @@ def next_after(schedule: CronSchedule, zone: Zone, t: datetime) -> datetime | No
 
     `t` is aware. The cost is bounded for every expression, zone and instant; an occurrence after the year 9999 is none.
     """
+    if schedule.never_fires:
+        return None
     since = t - _EPOCH
-    second = _next_second(schedule, zone, since.days * _DAY + since.seconds)
-    return None if second is None else _instant(second)
+    after = since.days * _DAY + since.seconds
+    if not _FIRST <= after < _CYCLE_START:
+        return _next_far_away(schedule, zone, after)
+    return _instant((_next_elapsed if schedule.elapsed else _next_fixed)(schedule, zone, after))
 
 
 def occurrences(
@@ -131,18 +134,11 @@ def newest_until(schedule: CronSchedule, zone: Zone, *, known: datetime, until: 
     return newest
 
 
-def _next_second(schedule: CronSchedule, zone: Zone, after: int) -> int | None:
-    if schedule.never_fires:
-        return None
-    cycles = 0
-    if not _FIRST <= after < _CYCLE_START:
-        cycles = max(0, (after - _CYCLE_START) // _CYCLE)
-        after = max(after, _FIRST) - cycles * _CYCLE
-    found = (_next_elapsed if schedule.elapsed else _next_fixed)(schedule, zone, after)
-    if cycles == 0:
-        return found
-    found += cycles * _CYCLE
-    return found if found <= _LAST else None
+def _next_far_away(schedule: CronSchedule, zone: Zone, after: int) -> datetime | None:
+    cycles = max(0, (after - _CYCLE_START) // _CYCLE)
+    after = max(after, _FIRST) - cycles * _CYCLE
+    found = (_next_elapsed if schedule.elapsed else _next_fixed)(schedule, zone, after) + cycles * _CYCLE
+    return _instant(found) if found <= _LAST else None
 
 
 def _instant(second: int) -> datetime:
@@ -154,22 +150,20 @@ def _instant(second: int) -> datetime:
 
 
 def _next_fixed(schedule: CronSchedule, zone: Zone, after: int) -> int:
-    _, _, starts, stops, offsets, reached = zone.timeline(after)
-    i = bisect_right(starts, after) - 1
-    local = _next_local(schedule, max(after + offsets[i], reached[i] - 1))
-    second = local - offsets[i]
-    return second if second < stops[i] else zone.first_reaching(local)
+    _, stop, offset, reached = zone.span(after)
+    local = after + offset
+    local = _next_local(schedule, local if local >= reached else reached - 1)
+    second = local - offset
+    return second if second < stop else zone.first_reaching(local)
 
 
 def _next_elapsed(schedule: CronSchedule, zone: Zone, after: int) -> int:
-    _, _, starts, stops, offsets, _ = zone.timeline(after)
-    i = bisect_right(starts, after) - 1
-    second = _next_local(schedule, after + offsets[i]) - offsets[i]
-    while second >= stops[i]:
-        start = stops[i]
-        _, _, starts, stops, offsets, _ = zone.timeline(start)
-        i = bisect_right(starts, start) - 1
-        second = _next_local(schedule, start + offsets[i] - 1) - offsets[i]
+    _, stop, offset, _ = zone.span(after)
+    second = _next_local(schedule, after + offset) - offset
+    while second >= stop:
+        start = stop  # itself a possible match, as the first instant of its span
+        _, stop, offset, _ = zone.span(start)
+        second = _next_local(schedule, start + offset - 1) - offset
     return second
 
 

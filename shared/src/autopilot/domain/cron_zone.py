@@ -32,25 +32,32 @@ class InvalidTimezone(InvalidValue):
         super().__init__("timezone", message, code="invalid_timezone")
 
 
-class Timeline(NamedTuple):
-    """Spans of constant UTC offset, in seconds since the epoch, true for instants from `begin` to before `end`.
+class Span(NamedTuple):
+    """A stretch of constant UTC offset, from `start` to before `stop`, in seconds since the epoch.
 
-    Span i lasts from `starts[i]` to before `stops[i]` at `offsets[i]`. `reached[i]` is the local time up to which the
-    zone's wall clock has come before span i: in a fold it is ahead of the clock, after a gap behind it.
+    `reached` is the local time up to which the zone's wall clock has come before: in a fold it is ahead of the clock,
+    after a gap behind it.
     """
 
-    begin: int
+    start: int
+    stop: int
+    offset: int
+    reached: int
+
+
+class _Timeline(NamedTuple):
+    """Spans that hold for instants before `end`, with their starts and reaches apart for bisection."""
+
     end: int
+    spans: list[Span]
     starts: list[int]
-    stops: list[int]
-    offsets: list[int]
-    reached: list[int]
+    reaches: list[int]
 
 
 class Zone:
     """An IANA timezone. `key` is its name, `info` its ZoneInfo (from the shipped data) for showing local times."""
 
-    __slots__ = ("_by_rule", "_explicit", "_recent", "info", "key")
+    __slots__ = ("_by_rule", "_listed", "_recent", "info", "key")
 
     def __init__(self, key: str, tzif: bytes) -> None:
         self.key = key
@@ -58,48 +65,51 @@ class Zone:
         listed = [second for second in _transitions(tzif) if second >= _OLDEST]
         has_rule = b"," in tzif.rstrip(b"\n").rpartition(b"\n")[2]
         end = max(listed, default=0) + 1 if has_rule else _EVER
-        spans = [(-_EVER, self._offset_at(_OLDEST)), *((s, self._offset_at(s)) for s in listed)]
-        self._explicit = self._recent = _timeline(-_EVER, end, spans)
-        self._by_rule: dict[int, Timeline] = {}
+        changes = [(-_EVER, self._offset_at(_OLDEST)), *((s, self._offset_at(s)) for s in listed)]
+        self._listed = _timeline(end, changes)
+        self._by_rule: dict[int, _Timeline] = {}
+        self._recent = self._listed.spans[-1]
 
     def __repr__(self) -> str:
         return f"Zone({self.key!r})"
 
-    def timeline(self, second: int) -> Timeline:
-        """A timeline that is true at that second."""
+    def span(self, second: int) -> Span:
+        """The span that holds that instant."""
         recent = self._recent
-        if recent.begin <= second < recent.end:
-            return recent
-        if second < self._explicit.end:
-            self._recent = self._explicit
-        else:
-            decade = second // _DECADE
-            if decade not in self._by_rule:
-                self._by_rule[decade] = self._apply_rule(decade)
-            self._recent = self._by_rule[decade]
-        return self._recent
+        if not recent.start <= second < recent.stop:
+            timeline = self._timeline(second)
+            recent = self._recent = timeline.spans[bisect_right(timeline.starts, second) - 1]
+        return recent
 
     def first_reaching(self, local: int) -> int:
         """The first instant at which the zone's wall clock shows `local` or later (after a gap: the gap's end)."""
-        _, _, starts, _, offsets, reached = self.timeline(local + 2 * _DAY)
-        i = bisect_right(reached, local) - 1
-        return max(starts[i], local - offsets[i])
+        timeline = self._timeline(local + 2 * _DAY)
+        span = timeline.spans[bisect_right(timeline.reaches, local) - 1]
+        return max(span.start, local - span.offset)
 
-    def _apply_rule(self, decade: int) -> Timeline:
+    def _timeline(self, second: int) -> _Timeline:
+        if second < self._listed.end:
+            return self._listed
+        decade = second // _DECADE
+        if decade not in self._by_rule:
+            self._by_rule[decade] = self._apply_rule(decade)
+        return self._by_rule[decade]
+
+    def _apply_rule(self, decade: int) -> _Timeline:
         """The changes after the last listed one follow a yearly rule: two a year, months apart, found by sampling.
 
-        The samples begin a month early, or just before the last listed change, so that a fold that reaches into the
-        decade is seen.
+        The samples begin a month early, or some days before the last listed change (another is never that near), so
+        that a fold that reaches into the decade is seen.
         """
-        begin, end = decade * _DECADE, (decade + 1) * _DECADE
-        before = max(begin - _MONTH, self._explicit.end - 2)
-        spans = [(-_EVER, self._offset_at(before))]
+        end = (decade + 1) * _DECADE
+        before = max(decade * _DECADE - _MONTH, self._listed.end - 5 * _DAY)
+        changes = [(before, self._offset_at(before))]
         while before < end:
             after = before + _MONTH
-            if self._offset_at(after) != spans[-1][1]:
-                spans.append(self._change_between(before, after))
+            if self._offset_at(after) != changes[-1][1]:
+                changes.append(self._change_between(before, after))
             before = after
-        return _timeline(max(begin, self._explicit.end), end, [span for span in spans if span[0] < end])
+        return _timeline(end, [change for change in changes if change[0] < end])
 
     def _change_between(self, before: int, after: int) -> tuple[int, int]:
         offset = self._offset_at(after)
@@ -172,11 +182,14 @@ def _transitions(tzif: bytes) -> tuple[int, ...]:
     return struct.unpack_from(f">{times}q", tzif, second_block + header.size)
 
 
-def _timeline(begin: int, end: int, spans: list[tuple[int, int]]) -> Timeline:
-    starts, offsets, reached = [spans[0][0]], [spans[0][1]], [-_EVER]
-    for start, offset in spans[1:]:
+def _timeline(end: int, changes: list[tuple[int, int]]) -> _Timeline:
+    """The spans between changes of (start, offset); a change to the same offset is none."""
+    starts, offsets, reaches = [changes[0][0]], [changes[0][1]], [-_EVER]
+    for start, offset in changes[1:]:
         if offset != offsets[-1]:
-            reached.append(max(reached[-1], start + offsets[-1]))
+            reaches.append(max(reaches[-1], start + offsets[-1]))
             starts.append(start)
             offsets.append(offset)
-    return Timeline(begin, end, starts, [*starts[1:], end], offsets, reached)
+    stops = [*starts[1:], end]
+    spans = [Span(*parts) for parts in zip(starts, stops, offsets, reaches, strict=True)]
+    return _Timeline(end, spans, starts, reaches)
