@@ -61,10 +61,10 @@ WITH due AS MATERIALIZED (
        FOR UPDATE SKIP LOCKED
 ), gone AS (
     DELETE FROM dispatch_deferred d USING due WHERE d.id = due.id
- RETURNING d.run_id, d.delivery_id, d.autopilot_id, d.trigger_id, d.size, d.claims, d.attempts, d.last_error, d.available_at, d.enqueued_at
+ RETURNING d.run_id, d.delivery_id, d.autopilot_id, d.trigger_id, d.size, d.claims, d.attempts, d.last_error, d.available_at
 )
 INSERT INTO dispatch_queue (run_id, delivery_id, autopilot_id, trigger_id, size, claims, attempts, last_error, enqueued_at)
-SELECT g.run_id, g.delivery_id, g.autopilot_id, g.trigger_id, g.size, g.claims, g.attempts, g.last_error, g.enqueued_at
+SELECT g.run_id, g.delivery_id, g.autopilot_id, g.trigger_id, g.size, g.claims, g.attempts, g.last_error, g.available_at
   FROM gone g
  ORDER BY g.available_at;
 
@@ -89,10 +89,10 @@ WITH freed AS (
                     OR (r.status = 'issue_created'
                         AND EXISTS (SELECT 1 FROM agent_task t
                                      WHERE t.issue_id = r.issue_id AND t.status IN ('queued', 'claimed', 'running')))))
- RETURNING d.run_id, d.autopilot_id, d.trigger_id, d.size, d.enqueued_at
+ RETURNING d.run_id, d.autopilot_id, d.trigger_id, d.size
 )
-INSERT INTO dispatch_queue (run_id, autopilot_id, trigger_id, size, enqueued_at)
-SELECT f.run_id, f.autopilot_id, f.trigger_id, f.size, f.enqueued_at FROM freed f ORDER BY f.autopilot_id
+INSERT INTO dispatch_queue (run_id, autopilot_id, trigger_id, size)
+SELECT f.run_id, f.autopilot_id, f.trigger_id, f.size FROM freed f ORDER BY f.autopilot_id
 RETURNING run_id;
 
 -- name: list_idle_parked

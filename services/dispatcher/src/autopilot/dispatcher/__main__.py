@@ -1,0 +1,73 @@
+"""`python -m autopilot.dispatcher`: turns admitted runs into issues and tasks and relays run events."""
+
+from __future__ import annotations
+
+import sys
+
+from autopilot.bus import subjects
+from autopilot.bus.connection import Bus
+from autopilot.bus.events import EventPublisher
+from autopilot.dispatcher.config import DispatcherConfig
+from autopilot.dispatcher.relay import Relay, Sequencer
+from autopilot.dispatcher.upkeep import Upkeep
+from autopilot.dispatcher.worker import Worker
+from autopilot.kit.lifecycle import Service, run_service
+from autopilot.kit.loop import Loop
+from autopilot.storage.database import Database
+
+SWEEP_EVERY_S = 15.0
+MEASURE_EVERY_S = 5.0
+# Other services end runs without a word to this one, so the outbox is looked at more often than the queue.
+SEQUENCE_EVERY_S = 0.25
+# A stuck neighbour costs a batch half a second before it is split; all timeouts together stay below the lease.
+_SESSION = {"lock_timeout": "500", "statement_timeout": "10000"}
+
+
+async def build(service: Service, config: DispatcherConfig) -> None:
+    """Put the dispatcher together."""
+    database = await service.resource(
+        Database(
+            config.database_url.reveal(),
+            name="dispatcher",
+            max_size=max(config.db_pool_max, config.dispatch_concurrency + 3),
+            settings=_SESSION,
+        )
+    )
+    bus = await service.resource(Bus(config.nats_url, name="dispatcher"))
+    service.health.check("database", database.ping)
+    service.health.degraded("nats", lambda: None if bus.state == "connected" else bus.state)
+    poll_s = config.poll_interval_s
+
+    relay = Relay(
+        database,
+        EventPublisher(bus),
+        connected=lambda: bus.client is not None,
+        batch=config.event_batch_size,
+    )
+    relaying = service.loop(Loop("relay", relay.step, poll_s=poll_s))
+    sequencer = Sequencer(database, batch=config.event_batch_size, tell=relaying.wake)
+    sequencing = service.loop(Loop("sequencer", sequencer.step, poll_s=min(poll_s, SEQUENCE_EVERY_S)))
+
+    dispatching: list[Loop] = []
+    for number in range(config.dispatch_concurrency):
+        worker = await service.resource(Worker(database, bus, config, tell=sequencing.wake))
+        dispatching.append(service.loop(Loop(f"dispatch-{number}", worker.step, poll_s=poll_s)))
+
+    def wake() -> None:
+        for loop in dispatching:
+            loop.wake()
+
+    upkeep = Upkeep(database, wake=wake)
+    service.loop(Loop("deferred", upkeep.move_due, poll_s=poll_s))
+    service.loop(Loop("parked", upkeep.sweep_parked, poll_s=SWEEP_EVERY_S))
+    service.loop(Loop("measure", upkeep.measure, poll_s=MEASURE_EVERY_S))
+
+    def heard(_subject: str) -> None:
+        wake()
+        sequencing.wake()
+
+    bus.on_wake(subjects.wake_dispatch, heard)
+
+
+if __name__ == "__main__":
+    sys.exit(run_service("dispatcher", DispatcherConfig, build))

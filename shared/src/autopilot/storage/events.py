@@ -1,0 +1,101 @@
+"""Run events: from the outbox to a dense sequence per workspace, from there to readers and the relay (S12)."""
+
+from __future__ import annotations
+
+import asyncpg
+import msgspec
+
+from autopilot.domain.events import EventKind, RunEvent
+from autopilot.domain.ids import LeaseToken, WorkspaceId
+from autopilot.storage import queries
+from autopilot.storage.database import Conn
+
+SQL = queries.load("events")
+
+
+class EventHead(msgspec.Struct, frozen=True, kw_only=True):
+    """What a workspace's sequence spans: a cursor of another epoch, above `last_seq` or below `first_seq` − 1 needs a reset."""
+
+    epoch: int
+    last_seq: int
+    first_seq: int
+
+
+class RelayLease(msgspec.Struct, frozen=True, kw_only=True):
+    """A workspace whose events this process relays, and the last one that is confirmed."""
+
+    workspace_id: WorkspaceId
+    relayed_seq: int
+
+
+class Backlog(msgspec.Struct, frozen=True, kw_only=True):
+    """Events that wait for their number, and numbered ones that wait for the stream."""
+
+    unsequenced: int
+    unrelayed: int
+
+
+async def sequence(conn: Conn, limit: int) -> int:
+    """Number up to `limit` events in commit order, within the caller's transaction; how many there were.
+
+    It takes `event_head` rows and nothing else, so the transaction should do nothing else (the sequencer's lock).
+    """
+    await conn.execute(SQL["add_heads"], limit)
+    workspaces = [row["workspace_id"] for row in await conn.fetch(SQL["lock_heads"], limit)]
+    if not workspaces:
+        return 0
+    return int((await conn.execute(SQL["sequence"], workspaces, limit)).rpartition(" ")[2])
+
+
+async def read_after(conn: Conn, workspace_id: WorkspaceId, seq: int, limit: int) -> list[RunEvent]:
+    """The workspace's events after `seq`, in order and without a hole: none below can still appear (S12.3)."""
+    return [_event_of(row) for row in await conn.fetch(SQL["read_after"], workspace_id, seq, limit)]
+
+
+async def read_head(conn: Conn, workspace_id: WorkspaceId) -> EventHead:
+    """The span of the workspace's sequence; an empty one before the first event."""
+    row = await conn.fetchrow(SQL["read_head"], workspace_id)
+    if row is None:
+        return EventHead(epoch=1, last_seq=0, first_seq=1)
+    return EventHead(epoch=row["epoch"], last_seq=row["last_seq"], first_seq=row["first_seq"])
+
+
+async def lease_relays(conn: Conn, token: LeaseToken, *, lease_s: float, limit: int) -> list[RelayLease]:
+    """Take workspaces that have unconfirmed events and no relay."""
+    rows = await conn.fetch(SQL["lease_relays"], token, lease_s, limit)
+    return [RelayLease(workspace_id=row["workspace_id"], relayed_seq=row["relayed_seq"]) for row in rows]
+
+
+async def advance_relay(
+    conn: Conn, workspace_id: WorkspaceId, token: LeaseToken, seq: int, *, lease_s: float
+) -> bool:
+    """Note that everything up to `seq` is in the stream, and keep the lease; False: it is lost."""
+    return await conn.fetchval(SQL["advance_relay"], workspace_id, token, seq, lease_s) is not None
+
+
+async def release_relay(conn: Conn, workspace_id: WorkspaceId, token: LeaseToken) -> None:
+    """Let go of a workspace; nothing happens if the lease is lost already."""
+    await conn.execute(SQL["release_relay"], workspace_id, token)
+
+
+async def measure(conn: Conn) -> Backlog:
+    """The gauges of the outbox and the relay."""
+    row = await conn.fetchrow(SQL["measure"])
+    assert row is not None
+    return Backlog(unsequenced=row["unsequenced"], unrelayed=row["unrelayed"])
+
+
+def _event_of(row: asyncpg.Record) -> RunEvent:
+    return msgspec.convert(
+        row["payload"]
+        | {
+            "event_id": row["event_id"],
+            "seq": row["seq"],
+            "kind": EventKind(row["kind"]),
+            "workspace_id": row["workspace_id"],
+            "autopilot_id": row["autopilot_id"],
+            "run_id": row["run_id"],
+            "occurred_at": row["occurred_at"],
+        },
+        RunEvent,
+    )

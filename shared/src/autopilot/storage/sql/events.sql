@@ -1,0 +1,79 @@
+-- name: add_heads
+-- A head for each workspace among the first outbox rows that has none yet.
+INSERT INTO event_head (workspace_id)
+SELECT DISTINCT o.workspace_id FROM (SELECT workspace_id FROM run_event_outbox ORDER BY id LIMIT $1) o
+ WHERE NOT EXISTS (SELECT 1 FROM event_head h WHERE h.workspace_id = o.workspace_id)
+ ORDER BY o.workspace_id
+    ON CONFLICT DO NOTHING;
+
+-- name: lock_heads
+-- The sequencer's own locks: the workspaces of the first outbox rows, without those that another sequencer works on.
+SELECT h.workspace_id FROM event_head h
+ WHERE h.workspace_id IN (SELECT o.workspace_id FROM (SELECT workspace_id FROM run_event_outbox ORDER BY id LIMIT $1) o)
+ ORDER BY h.workspace_id
+   FOR UPDATE SKIP LOCKED;
+
+-- name: sequence
+-- Move outbox rows of locked workspaces to run_event, numbered densely. It must be a statement of its own after the lock: then it sees
+-- all that committed before, and whoever commits later gets a later number.
+WITH taken AS (
+    DELETE FROM run_event_outbox o
+     USING (SELECT id FROM run_event_outbox WHERE workspace_id = ANY($1::uuid[]) ORDER BY id LIMIT $2) t
+     WHERE o.id = t.id
+ RETURNING o.id, o.event_id, o.workspace_id, o.autopilot_id, o.run_id, o.kind, o.payload, o.occurred_at
+), numbered AS (
+    SELECT t.id, t.event_id, t.workspace_id, t.autopilot_id, t.run_id, t.kind, t.payload, t.occurred_at,
+           h.last_seq + row_number() OVER (PARTITION BY t.workspace_id ORDER BY t.id) AS seq
+      FROM taken t
+      JOIN event_head h ON h.workspace_id = t.workspace_id
+), counted AS (
+    UPDATE event_head h SET last_seq = n.top
+      FROM (SELECT workspace_id, max(seq) AS top FROM numbered GROUP BY workspace_id) n
+     WHERE h.workspace_id = n.workspace_id
+)
+INSERT INTO run_event (workspace_id, seq, event_id, autopilot_id, run_id, kind, payload, occurred_at)
+SELECT n.workspace_id, n.seq, n.event_id, n.autopilot_id, n.run_id, n.kind, n.payload, n.occurred_at
+  FROM numbered n
+ ORDER BY n.workspace_id, n.seq;
+
+-- name: read_after
+-- A workspace's events behind a sequence number.
+SELECT workspace_id, seq, event_id, autopilot_id, run_id, kind, payload, occurred_at
+  FROM run_event
+ WHERE workspace_id = $1 AND seq > $2
+ ORDER BY seq
+ LIMIT $3;
+
+-- name: read_head
+-- How far a workspace's events go, from which number on they are kept, and the epoch that cursors carry.
+SELECT h.epoch, h.last_seq, coalesce((SELECT min(e.seq) FROM run_event e WHERE e.workspace_id = h.workspace_id), h.last_seq + 1) AS first_seq
+  FROM event_head h
+ WHERE h.workspace_id = $1;
+
+-- name: lease_relays
+-- Workspaces with events that are not confirmed yet and whom nobody relays, taken by this lease.
+UPDATE event_head h
+   SET relay_token = $1, relay_until = clock_timestamp() + $2 * interval '1 second'
+  FROM (SELECT workspace_id FROM event_head
+         WHERE relayed_seq < last_seq AND (relay_until IS NULL OR relay_until < clock_timestamp())
+         ORDER BY workspace_id
+         LIMIT $3
+           FOR UPDATE SKIP LOCKED) free
+ WHERE h.workspace_id = free.workspace_id
+RETURNING h.workspace_id, h.relayed_seq;
+
+-- name: advance_relay
+-- What the stream has confirmed; extends the lease, and changes nothing for a lease that somebody else took over.
+UPDATE event_head
+   SET relayed_seq = greatest(relayed_seq, $3), relay_until = clock_timestamp() + $4 * interval '1 second'
+ WHERE workspace_id = $1 AND relay_token = $2
+RETURNING relayed_seq;
+
+-- name: release_relay
+-- Done for now: the next event is anybody's.
+UPDATE event_head SET relay_token = NULL, relay_until = NULL WHERE workspace_id = $1 AND relay_token = $2;
+
+-- name: measure
+-- How many events wait to be numbered, and how many numbered ones wait to be confirmed.
+SELECT (SELECT count(*) FROM run_event_outbox) AS unsequenced,
+       coalesce((SELECT sum(last_seq - relayed_seq) FROM event_head WHERE relayed_seq < last_seq), 0)::bigint AS unrelayed;
