@@ -78,8 +78,8 @@ lock: setup ## Pin all dependencies anew in requirements.lock
 	uv export --quiet --all-packages --all-groups --no-emit-workspace --no-header --no-annotate --format requirements-txt -o requirements.lock
 
 schema: setup ## Write storage/schema.sql from the migrations
-	python -m autopilot.storage schema
+	python -m autopilot.local.schema
 
 clean: ## Remove everything that is made here, the stack's data included
-	@if [ -x .venv/bin/python ]; then .venv/bin/python -m autopilot.local stop; fi
+	@if [ -x .venv/bin/python ]; then $(LOCAL) destroy; fi
 	rm -rf .venv .tools .local .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -115,3 +116,16 @@ def test_programs_that_are_not_there_are_refused(folder: Path, monkeypatch: pyte
         LocalError, match="no Postgres programs in /nonexistent, which AUTOPILOT_PG_BIN names"
     ):
         PostgresServer(folder, port=free_port()).start()
+
+
+async def test_sheltered_data_whose_folder_was_removed_are_made_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "postgres"
+    with PostgresServer(folder, durable=False, password="first") as server:
+        await query(server.url, "CREATE TABLE t ()")
+    shutil.rmtree(folder)
+    server = PostgresServer(folder, durable=False, password="second")
+    server.start()
+    assert await query(server.url, "SELECT to_regclass('t')") is None
+    home = server.data.parent
+    server.destroy()
+    assert not home.exists()

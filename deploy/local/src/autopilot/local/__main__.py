@@ -1,4 +1,4 @@
-"""`python -m autopilot.local up|start|stop|status`: the whole system on this machine."""
+"""`python -m autopilot.local up|start|stop|status|destroy`: the whole system on this machine."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ COMMANDS = {
     "up": (commands.up, "run the stack in the foreground until Ctrl-C"),
     "start": (commands.start, "run the stack in the background"),
     "stop": (commands.stop, "stop the stack"),
+    "destroy": (commands.destroy, "stop the stack and remove all its data"),
     "status": (commands.status, "tell what of the stack runs"),
 }
 

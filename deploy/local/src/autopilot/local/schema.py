@@ -29,7 +29,7 @@ def schema_file() -> Path:
 
 def dump(url: str) -> str:
     """The schema of the migrated database at `url`, without what depends on the server's version or the day."""
-    dumper = pg_programs(None, schema_file().parent).folder / "pg_dump"
+    dumper = str(pg_programs(None).folder / "pg_dump")
     command = [
         dumper,
         "--schema-only",
