@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,6 +10,7 @@ from uuid import UUID
 
 import aiohttp
 import msgspec
+from tests.support.rules import VAULT
 
 from autopilot.bus.connection import Bus
 from autopilot.domain.ids import TokenId, UserId, WorkspaceId
@@ -63,7 +65,8 @@ class Client(msgspec.Struct, frozen=True):
         data = raw if json is msgspec.UNSET else msgspec.json.encode(json)
         if data is not None:
             sent.setdefault("Content-Type", "application/json")
-        async with self.session.request(method, self.base + path, data=data, headers=sent) as response:
+        stream = io.BytesIO(data) if data is not None else None
+        async with self.session.request(method, self.base + path, data=stream, headers=sent) as response:
             body = await response.read()
             return Answer(
                 response.status, msgspec.json.decode(body) if body else None, dict(response.headers)
@@ -144,17 +147,33 @@ class Api:
         """A client with a service or runtime token of the place, which needs no X-Workspace."""
         return self.client(await self.token(kind, place.owner_id, place.id))
 
+    async def runtime(self, place: Place, name: str = "box", *, seen_s_ago: int | None = None) -> str:
+        """A runtime of the place by its id, last heard of `seen_s_ago` (None: never)."""
+        runtime_id = uuid7()
+        async with self.database.transaction() as conn:
+            await conn.execute(
+                "INSERT INTO runtime (id, workspace_id, name) VALUES ($1, $2, $3)", runtime_id, place.id, name
+            )
+            if seen_s_ago is not None:
+                await conn.execute(
+                    "INSERT INTO runtime_heartbeat (runtime_id, seen_at)"
+                    " VALUES ($1, clock_timestamp() - make_interval(secs => $2))",
+                    runtime_id,
+                    seen_s_ago,
+                )
+        return str(runtime_id)
+
 
 @asynccontextmanager
 async def running_api(postgres_url: str, nats_url: str | None = None) -> AsyncIterator[Api]:
     """Start the application on a free port of the loopback interface."""
-    config = Config(database_url=Secret(postgres_url), api_port=0)
+    config = Config(database_url=Secret(postgres_url), api_port=0, ingress_url="https://hooks.example.test")
     async with (
         Database(postgres_url, name="test-api", max_size=4) as database,
         Bus(nats_url, name="test-api") as bus,
         aiohttp.ClientSession() as session,
     ):
-        deps = Deps(database=database, bus=bus, clock=SystemClock(), config=config)
+        deps = Deps(database=database, bus=bus, secrets=VAULT, clock=SystemClock(), config=config)
         runner = await serve(make_app(deps), "127.0.0.1", 0, what="rules-api")
         try:
             yield Api(deps, session, f"http://127.0.0.1:{runner.addresses[0][1]}")

@@ -9,9 +9,17 @@ from autopilot.rules_api import decode
 from autopilot.rules_api.deps import DEPS, Deps
 from autopilot.rules_api.endpoint import Route, bind
 from autopilot.rules_api.problems import to_problem
-from autopilot.rules_api.routes import tokens
+from autopilot.rules_api.routes import agents, members, projects, runtimes, squads, tokens, workspaces
 
-ROUTES: tuple[Route, ...] = (*tokens.ROUTES,)
+ROUTES: tuple[Route, ...] = (
+    *agents.ROUTES,
+    *members.ROUTES,
+    *projects.ROUTES,
+    *runtimes.ROUTES,
+    *squads.ROUTES,
+    *tokens.ROUTES,
+    *workspaces.ROUTES,
+)
 
 
 def make_app(deps: Deps) -> web.Application:

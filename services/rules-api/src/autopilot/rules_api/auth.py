@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 from aiohttp import web
 
-from autopilot.domain.errors import Forbidden, NotFound
+from autopilot.domain.errors import Forbidden, InvalidValue, NotFound
 from autopilot.domain.ids import TokenId, UserId, WorkspaceId
 from autopilot.domain.permissions import Action, Role, TokenKind, may
 from autopilot.kit.http import Problem
@@ -128,8 +128,15 @@ def _named(asked: str) -> tuple[UUID | None, str | None]:
 
 
 def is_id(text: str) -> bool:
-    """Whether this reads as the id of something; a workspace's slug must not."""
+    """Whether this reads as the id of something."""
     return _UUID.fullmatch(text) is not None
+
+
+def checked_slug(slug: str) -> str:
+    """The slug of a new workspace; InvalidValue if the header would take it for the id of another."""
+    if is_id(slug):
+        raise InvalidValue("slug", "slug: must not read as an id.")
+    return slug
 
 
 def _caller_of(access: Access) -> Caller | None:

@@ -56,6 +56,11 @@ def read_query(query: MultiMapping[str], wanted: type[B]) -> B:
         if name in values:
             raise malformed(f"{name} is given more than once.", name)
         values[name] = value
+    return fit(values, wanted)
+
+
+def fit(values: dict[str, str], wanted: type[B]) -> B:
+    """Texts by name as `wanted`, numbers and yes or no read from their text."""
     try:
         found = msgspec.convert(values, wanted, strict=False)
     except msgspec.ValidationError as error:

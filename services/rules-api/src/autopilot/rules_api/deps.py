@@ -6,6 +6,7 @@ import msgspec
 from aiohttp import web
 
 from autopilot.bus.connection import Bus
+from autopilot.engine.secrets import Vault
 from autopilot.kit.clock import Clock
 from autopilot.rules_api.config import Config
 from autopilot.storage.database import Database
@@ -16,6 +17,7 @@ class Deps(msgspec.Struct, frozen=True, kw_only=True):
 
     database: Database
     bus: Bus
+    secrets: Vault
     clock: Clock
     config: Config
 

@@ -1,0 +1,24 @@
+-- name: insert_project
+-- A new project.
+INSERT INTO project (id, workspace_id, name, created_by) VALUES ($1, $2, $3, $4);
+
+-- name: find_project
+-- One project.
+SELECT id, workspace_id, name, created_by, created_at FROM project WHERE workspace_id = $1 AND id = $2;
+
+-- name: list_projects
+-- The projects of a workspace, newest first.
+SELECT id, workspace_id, name, created_by, created_at
+  FROM project
+ WHERE workspace_id = $1
+   AND ($2::uuid IS NULL OR id < $2)
+ ORDER BY id DESC
+ LIMIT $3;
+
+-- name: rename_project
+-- Another name.
+UPDATE project SET name = $2 WHERE id = $1;
+
+-- name: delete_project
+-- Gone; rules and issues that named it name none (S4.7).
+DELETE FROM project WHERE id = $1;

@@ -1,0 +1,148 @@
+"""Agents, squads and runtimes over REST."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from uuid import UUID
+
+import pytest
+from tests.support.api import Api, Place, running_api
+
+from autopilot.domain.permissions import TokenKind
+from autopilot.kit.ids import uuid7
+
+
+@pytest.fixture
+async def api(postgres_url: str) -> AsyncIterator[Api]:
+    async with running_api(postgres_url) as running:
+        yield running
+
+
+@pytest.fixture
+async def acme(api: Api) -> Place:
+    return await api.place()
+
+
+async def test_a_private_agent_is_seen_by_those_who_may_invoke_it(api: Api, acme: Place) -> None:
+    """S4.4, S13.5: not listed for others, admins included, until it is shared."""
+    mia_id, mia = await api.joined(acme, "mia")
+    _, bob = await api.joined(acme, "bob")
+    agent = (await bob("POST", "/api/agents", {"name": "coder"})).body
+    assert (agent["visibility"], agent["can_invoke"], agent["can_share"]) == ("private", True, True)
+    path = f"/api/agents/{agent['id']}"
+    service = await api.program(acme, TokenKind.SERVICE)
+    for client in (mia, acme.owner, service):
+        assert (await client("GET", "/api/agents")).body["items"] == []
+    assert (await mia("GET", path)).status == 404
+    assert (await service("GET", path)).status == 404
+    assert (await acme.owner("POST", f"{path}/shares", {"user_id": str(mia_id)})).status == 403
+
+    for _ in range(2):
+        shared = await bob("POST", f"{path}/shares", {"user_id": str(mia_id)})
+        assert (shared.status, shared.body) == (200, {"shared_with": [str(mia_id)]})
+    assert (await mia("GET", path)).body["can_invoke"] is True
+    assert len((await mia("GET", "/api/agents")).body["items"]) == 1
+    for _ in range(2):
+        assert (await bob("DELETE", f"{path}/shares/{mia_id}")).body == {"shared_with": []}
+    assert (await mia("GET", path)).status == 404
+
+    assert (await bob("PATCH", path, {"visibility": "workspace"})).status == 200
+    assert (await mia("GET", path)).body["can_edit"] is False
+    assert (await service("GET", path)).status == 200
+
+
+async def test_an_agent_is_shared_with_members_only(api: Api, acme: Place) -> None:
+    other = await api.place("other")
+    agent = (await acme.owner("POST", "/api/agents", {"name": "coder"})).body
+    for stranger in (other.owner_id, uuid7()):
+        refused = await acme.owner("POST", f"/api/agents/{agent['id']}/shares", {"user_id": str(stranger)})
+        assert refused.problem() == (422, "invalid_value", "user_id")
+    assert (await acme.owner("GET", f"/api/agents/{agent['id']}")).body["shared_with"] == []
+
+
+async def test_an_admin_edits_an_agent_of_another_but_does_not_share_it(api: Api, acme: Place) -> None:
+    """S6.8."""
+    _, bob = await api.joined(acme, "bob")
+    _, mia = await api.joined(acme, "mia")
+    agent = (await bob("POST", "/api/agents", {"name": "coder", "visibility": "workspace"})).body
+    path = f"/api/agents/{agent['id']}"
+    assert (await acme.owner("PATCH", path, {"visibility": "private"})).status == 403
+    assert (await mia("PATCH", path, {"name": "mine"})).problem() == (403, "forbidden", None)
+    assert (await acme.owner("PATCH", path, {"name": "builder"})).body["name"] == "builder"
+
+
+async def test_an_agents_runtime_is_one_of_the_workspace(api: Api, acme: Place) -> None:
+    """S4.7, S13.5."""
+    other = await api.place("other")
+    foreign, box = await api.runtime(other), await api.runtime(acme)
+    gone = await api.runtime(acme, "gone")
+    async with api.database.transaction() as conn:
+        await conn.execute("UPDATE runtime SET deleted_at = now() WHERE id = $1", UUID(gone))
+    agent = (await acme.owner("POST", "/api/agents", {"name": "coder", "runtime_id": box})).body
+    assert agent["runtime_id"] == box
+    path = f"/api/agents/{agent['id']}"
+    for wrong in (foreign, gone, str(uuid7())):
+        refused = await acme.owner("POST", "/api/agents", {"name": "x", "runtime_id": wrong})
+        assert refused.problem() == (422, "invalid_value", "runtime_id")
+        refused = await acme.owner("PATCH", path, {"runtime_id": wrong, "name": "renamed"})
+        assert refused.problem() == (422, "invalid_value", "runtime_id")
+    now = (await acme.owner("GET", path)).body
+    assert (now["runtime_id"], now["name"]) == (box, "coder")
+    assert (await acme.owner("PATCH", path, {"name": "renamed"})).body["runtime_id"] == box
+    assert (await acme.owner("PATCH", path, {"runtime_id": None})).body["runtime_id"] is None
+
+
+async def test_an_archived_agent_is_hidden_not_edited_and_frees_its_name(api: Api, acme: Place) -> None:
+    agent = (await acme.owner("POST", "/api/agents", {"name": "coder"})).body
+    path = f"/api/agents/{agent['id']}"
+    taken = await acme.owner("POST", "/api/agents", {"name": "coder"})
+    assert taken.problem() == (409, "name_taken", "name")
+    for _ in range(2):
+        assert (await acme.owner("DELETE", path)).status == 204
+    assert (await acme.owner("GET", "/api/agents")).body["items"] == []
+    assert len((await acme.owner("GET", "/api/agents?archived=true")).body["items"]) == 1
+    assert (await acme.owner("PATCH", path, {"name": "x"})).problem() == (409, "archived", None)
+    assert (await acme.owner("POST", "/api/agents", {"name": "coder"})).status == 201
+
+
+async def test_a_squads_leader_is_a_live_agent_that_one_may_invoke(api: Api, acme: Place) -> None:
+    """S13.5: one answer for unknown, foreign, private and archived."""
+    other = await api.place("other")
+    _, bob = await api.joined(acme, "bob")
+    _, mia = await api.joined(acme, "mia")
+    private = (await bob("POST", "/api/agents", {"name": "secret"})).body["id"]
+    foreign = (await other.owner("POST", "/api/agents", {"name": "far", "visibility": "workspace"})).body[
+        "id"
+    ]
+    old = (await bob("POST", "/api/agents", {"name": "old", "visibility": "workspace"})).body["id"]
+    assert (await bob("DELETE", f"/api/agents/{old}")).status == 204
+    lead = (await bob("POST", "/api/agents", {"name": "lead", "visibility": "workspace"})).body["id"]
+    squad = (await mia("POST", "/api/squads", {"name": "web", "leader_id": lead})).body
+    path = f"/api/squads/{squad['id']}"
+    answers = set()
+    for wrong in (private, foreign, old, str(uuid7())):
+        refused = await mia("POST", "/api/squads", {"name": "x", "leader_id": wrong})
+        answers.add((*refused.problem(), refused.body["detail"]))
+        assert (await mia("PATCH", path, {"leader_id": wrong})).status == 422
+    assert {answer[:3] for answer in answers} == {(422, "invalid_value", "leader_id")}
+    assert len(answers) == 1
+    assert (await mia("PATCH", path, {"leader_id": None})).problem() == (400, "malformed", "leader_id")
+    assert (await mia("GET", path)).body["leader_id"] == lead
+    assert (await bob("PATCH", path, {"name": "y"})).status == 403
+    assert (await bob("GET", path)).body["can_edit"] is False
+    assert (await acme.owner("PATCH", path, {"name": "y"})).body["name"] == "y"
+    assert (await mia("DELETE", path)).status == 204
+    assert (await mia("GET", "/api/squads")).body["items"] == []
+
+
+@pytest.mark.parametrize(("seen_s_ago", "state"), [(None, "offline"), (5, "online"), (50, "offline")])
+async def test_a_runtime_is_online_within_45_seconds(
+    api: Api, acme: Place, seen_s_ago: int | None, state: str
+) -> None:
+    """S4.3."""
+    box = await api.runtime(acme, seen_s_ago=seen_s_ago)
+    assert (await acme.owner("GET", f"/api/runtimes/{box}")).body["state"] == state
+    async with api.database.transaction() as conn:
+        await conn.execute("UPDATE runtime_heartbeat SET usable = false, detail = 'no program'")
+    listed = (await acme.owner("GET", "/api/runtimes")).body["items"]
+    assert [r["state"] for r in listed] == ["unusable" if state == "online" else "offline"]
