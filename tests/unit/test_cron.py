@@ -141,6 +141,26 @@ def test_the_autumn_fold(expr: str, expected: str) -> None:
     assert runs(expr, "America/New_York", "2026-11-01T04:15", len(wanted)) == wanted
 
 
+@pytest.mark.parametrize(
+    ("expr", "tz", "fold", "following"),
+    [
+        ("30 1 * * *", "America/New_York", "2026-11-01T06:00", "2026-11-02T06:30"),
+        ("0,59 1 * * *", "America/New_York", "2026-11-01T06:00", "2026-11-02T06:00"),
+        ("0 2 * * *", "America/New_York", "2026-11-01T06:00", "2026-11-01T07:00"),
+        ("45 1 * * *", "Australia/Lord_Howe", "2026-04-04T15:00", "2026-04-05T15:15"),
+        ("30 2 * * *", "Australia/Sydney", "2008-04-05T16:00", "2008-04-06T16:30"),
+        ("30 2 * * *", "Europe/Berlin", "2080-10-27T01:00", "2080-10-28T01:30"),
+    ],
+)
+def test_a_fixed_time_is_over_when_asked_inside_the_second_pass(
+    expr: str, tz: str, fold: str, following: str
+) -> None:
+    """S8.4, S8.5: listed changes, the last listed one, and one by rule."""
+    for minute in range(30):
+        t = at(fold) + timedelta(minutes=minute)
+        assert occurrences(parse(expr), zone(tz), t, limit=1) == [at(following)]
+
+
 def test_a_day_that_a_zone_skipped_gives_one_run() -> None:
     """S8.4: Samoa had no 30 December 2011."""
     wanted = [at("2011-12-29T19:00"), at("2011-12-30T10:00"), at("2011-12-30T19:00")]
