@@ -83,6 +83,12 @@ async def list_triggers(
     return [msgspec.convert(dict(row), ListedTrigger) for row in rows]
 
 
+async def find_trigger(conn: Conn, workspace_id: WorkspaceId, trigger_id: TriggerId) -> ListedTrigger | None:
+    """A live trigger."""
+    row = await conn.fetchrow(SQL["find_trigger"], workspace_id, trigger_id)
+    return msgspec.convert(dict(row), ListedTrigger) if row is not None else None
+
+
 async def insert_trigger(conn: Conn, trigger: Trigger) -> None:
     await conn.execute(SQL["insert_trigger"], *(getattr(trigger, column) for column in _COLUMNS))
 

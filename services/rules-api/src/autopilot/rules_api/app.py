@@ -9,15 +9,33 @@ from autopilot.rules_api import decode
 from autopilot.rules_api.deps import DEPS, Deps
 from autopilot.rules_api.endpoint import Route, bind
 from autopilot.rules_api.problems import to_problem
-from autopilot.rules_api.routes import agents, members, projects, runtimes, squads, tokens, workspaces
+from autopilot.rules_api.routes import (
+    agents,
+    autopilots,
+    collaborators,
+    cron_preview,
+    members,
+    projects,
+    runtimes,
+    squads,
+    tokens,
+    triggers,
+    versions,
+    workspaces,
+)
 
 ROUTES: tuple[Route, ...] = (
     *agents.ROUTES,
+    *autopilots.ROUTES,
+    *collaborators.ROUTES,
+    *cron_preview.ROUTES,
     *members.ROUTES,
     *projects.ROUTES,
     *runtimes.ROUTES,
     *squads.ROUTES,
     *tokens.ROUTES,
+    *triggers.ROUTES,
+    *versions.ROUTES,
     *workspaces.ROUTES,
 )
 

@@ -16,3 +16,6 @@ class Config(CommonConfig, frozen=True, kw_only=True):
     api_port: Annotated[
         int, msgspec.Meta(ge=0, le=65535, description="Its port; 0 takes a free one and logs it")
     ] = 8080
+    ingress_url: Annotated[
+        str | None, msgspec.Meta(description="Where senders reach ingress; empty: webhook URLs are not shown")
+    ] = None

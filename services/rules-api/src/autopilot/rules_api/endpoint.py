@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 from uuid import UUID
 
 import msgspec
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from autopilot.domain.errors import NotFound
 from autopilot.domain.permissions import TokenKind
@@ -132,7 +132,11 @@ def bind(deps: Deps, found: Route) -> web.RouteDef:
         answer = await found.handler(call, **arguments)
         if isinstance(answer, web.StreamResponse):
             return answer
-        return web.Response(status=204) if answer is None else json_response(answer, status=found.status)
+        if answer is None:
+            return web.Response(status=204)
+        version = getattr(answer, "version", None)
+        tag = {hdrs.ETAG: f'"{version}"'} if isinstance(version, int) else None
+        return json_response(answer, status=found.status, headers=tag)
 
     return web.route(found.method, found.path, serve)
 

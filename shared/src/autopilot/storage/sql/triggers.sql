@@ -20,6 +20,16 @@ SELECT t.id, t.workspace_id, t.autopilot_id, t.kind, t.label, t.enabled, t.rev, 
  WHERE t.workspace_id = $1 AND t.autopilot_id = $2 AND t.deleted_at IS NULL
  ORDER BY t.id;
 
+-- name: find_trigger
+-- One live trigger, with when it last fired.
+SELECT t.id, t.workspace_id, t.autopilot_id, t.kind, t.label, t.enabled, t.rev, t.published_by, t.published_version_id, t.cron,
+       t.timezone, t.catch_up, t.lateness_s, t.next_run_at, t.schedule_rev, t.schedule_error, t.tzdata_version, t.token_hash,
+       t.token_enc, t.token_hint, t.provider, t.event_filters, t.pace_per_min, t.secret_enc, t.secret_hint, t.secret_fingerprint,
+       t.previous_secret_enc, t.previous_secret_until, t.created_at, t.updated_at, t.deleted_at, f.last_fired_at
+  FROM autopilot_trigger t
+  LEFT JOIN trigger_activity f ON f.trigger_id = t.id
+ WHERE t.workspace_id = $1 AND t.id = $2 AND t.deleted_at IS NULL;
+
 -- name: insert_trigger
 -- A trigger with the version that brought it.
 INSERT INTO autopilot_trigger (id, workspace_id, autopilot_id, kind, label, enabled, rev, published_by, published_version_id, cron,
