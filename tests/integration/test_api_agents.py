@@ -8,7 +8,10 @@ from uuid import UUID
 import pytest
 from tests.support.api import Api, Place, running_api
 
+from autopilot.domain.ids import AgentId, AutopilotId
 from autopilot.domain.permissions import TokenKind
+from autopilot.domain.states import AssigneeType, ExecutionMode
+from autopilot.engine.rules import NewAutopilot, create_autopilot
 from autopilot.kit.ids import uuid7
 
 
@@ -146,3 +149,85 @@ async def test_a_runtime_is_online_within_45_seconds(
         await conn.execute("UPDATE runtime_heartbeat SET usable = false, detail = 'no program'")
     listed = (await acme.owner("GET", "/api/runtimes")).body["items"]
     assert [r["state"] for r in listed] == ["unusable" if state == "online" else "offline"]
+
+
+# ---- what rules depend on
+
+
+async def new_rule(api: Api, place: Place, kind: AssigneeType, assignee_id: str) -> str:
+    async with api.database.transaction() as conn:
+        rule = await create_autopilot(
+            conn,
+            place.id,
+            place.owner_id,
+            NewAutopilot(
+                id=AutopilotId(uuid7()),
+                title="nightly",
+                description="Do it.",
+                execution_mode=ExecutionMode.RUN_ONLY,
+                assignee_type=kind,
+                assignee_id=AgentId(UUID(assignee_id)),
+            ),
+        )
+    return str(rule.id)
+
+
+async def rule_facts(api: Api, rule_id: str) -> tuple[str, str | None, str, str]:
+    """Status, pause reason, assignee's kind, and the publisher of the newest version."""
+    async with api.database.connection() as conn:
+        row = await conn.fetchrow(
+            "SELECT a.status, a.pause_reason, a.assignee_type, v.publisher_type FROM autopilot a"
+            " JOIN autopilot_rule_version v ON v.id = a.version_id WHERE a.id = $1",
+            UUID(rule_id),
+        )
+    assert row is not None
+    return row[0], row[1], row[2], row[3]
+
+
+async def new_agent(api: Api, place: Place, name: str) -> str:
+    box = await api.runtime(place, f"box of {name}")
+    made = await place.owner("POST", "/api/agents", {"name": name, "runtime_id": box})
+    return str(made.body["id"])
+
+
+@pytest.mark.parametrize("kind", [AssigneeType.AGENT, AssigneeType.SQUAD])
+async def test_a_rule_is_paused_when_its_agent_is_unbound_or_archived(
+    api: Api, acme: Place, kind: AssigneeType
+) -> None:
+    """S11.5: itself or through the squad that it leads."""
+    for change, reason in (("PATCH", "agent_runtime_required"), ("DELETE", "target_unavailable")):
+        lead, other = await new_agent(api, acme, f"a{change}"), await new_agent(api, acme, f"b{change}")
+        squad = (await acme.owner("POST", "/api/squads", {"name": change, "leader_id": lead})).body["id"]
+        rule = await new_rule(api, acme, kind, lead if kind is AssigneeType.AGENT else squad)
+        untouched = await new_rule(api, acme, AssigneeType.AGENT, other)
+        path = f"/api/agents/{lead}"
+        renamed = await acme.owner("PATCH", path, {"name": f"c{change}"})
+        assert renamed.status == 200
+        assert (await rule_facts(api, rule))[0] == "active"
+        if change == "PATCH":
+            assert (await acme.owner("PATCH", path, {"runtime_id": None})).status == 200
+        else:
+            assert (await acme.owner("DELETE", path)).status == 204
+        assert await rule_facts(api, rule) == ("paused", reason, kind.value, "system")
+        assert (await rule_facts(api, untouched))[0] == "active"
+
+
+async def test_a_squad_that_moves_to_an_unbound_leader_pauses_its_rules(api: Api, acme: Place) -> None:
+    """S11.5."""
+    lead, second = await new_agent(api, acme, "lead"), await new_agent(api, acme, "second")
+    bare = (await acme.owner("POST", "/api/agents", {"name": "bare"})).body["id"]
+    squad = (await acme.owner("POST", "/api/squads", {"name": "web", "leader_id": lead})).body["id"]
+    rule = await new_rule(api, acme, AssigneeType.SQUAD, squad)
+    assert (await acme.owner("PATCH", f"/api/squads/{squad}", {"leader_id": second})).status == 200
+    assert (await rule_facts(api, rule))[:2] == ("active", None)
+    assert (await acme.owner("PATCH", f"/api/squads/{squad}", {"leader_id": bare})).status == 200
+    assert (await rule_facts(api, rule))[:2] == ("paused", "agent_runtime_required")
+
+
+async def test_an_archived_squad_hands_its_rules_to_its_leader(api: Api, acme: Place) -> None:
+    """S11.5, S5.5."""
+    lead = await new_agent(api, acme, "lead")
+    squad = (await acme.owner("POST", "/api/squads", {"name": "web", "leader_id": lead})).body["id"]
+    rule = await new_rule(api, acme, AssigneeType.SQUAD, squad)
+    assert (await acme.owner("DELETE", f"/api/squads/{squad}")).status == 204
+    assert await rule_facts(api, rule) == ("active", None, "agent", "system")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from uuid import UUID
 
@@ -128,3 +129,15 @@ async def test_only_an_owner_makes_and_unmakes_owners_and_one_stays(api: Api, ac
     assert (await acme.owner("PATCH", owner_path, {"role": "member"})).body["role"] == "member"
     assert (await acme.owner("PATCH", owner_path, {"role": "owner"})).status == 403
     assert (await mia("PATCH", mia_path, {"role": "admin"})).problem() == (409, "last_owner", None)
+
+
+async def test_two_owners_who_unmake_each_other_at_once_leave_one(api: Api, acme: Place) -> None:
+    """S6.8: roles change one by one."""
+    second_id, second = await api.joined(acme, "second", Role.OWNER)
+    answers = await asyncio.gather(
+        acme.owner("PATCH", f"/api/members/{second_id}", {"role": "member"}),
+        second("PATCH", f"/api/members/{acme.owner_id}", {"role": "member"}),
+    )
+    assert sorted(answer.status for answer in answers) in ([200, 409], [200, 403])
+    async with api.database.connection() as conn:
+        assert await conn.fetchval("SELECT count(*) FROM member WHERE role = 'owner'") == 1
