@@ -126,3 +126,11 @@ async def test_a_personal_token_lives_90_days_and_at_most_365(api: Api) -> None:
         days = await conn.fetchval("SELECT expires_at - created_at FROM api_token WHERE name = 'default'")
         assert days.days == 90
         assert not await conn.fetchval("SELECT count(*) FROM api_token WHERE name = 'long'")
+
+
+async def test_without_the_database_a_caller_is_asked_to_try_again_and_not_turned_away() -> None:
+    """S1.3: never a 401 for a token that could not be looked up."""
+    async with running_api("postgresql://nobody@127.0.0.1:1/none") as api:
+        answer = await api.client("apt_perfectly-fine")("GET", "/api/tokens")
+    assert answer.problem() == (503, "unavailable", None)
+    assert int(answer.headers["Retry-After"]) >= 1

@@ -2,7 +2,8 @@
 
 A handler's first parameter is a `Call` (in a workspace) or a `PersonCall` (a person, in a workspace or in none). Then, by
 name: `body` and `query`, structs that the request must fit; any other is a parameter of the path, of type UUID or
-str. It returns a struct or a list (JSON), None (204), or a response of its own such as a stream.
+str. It returns a struct or a list (JSON; an integer `version` is its ETag too), None (204), or a response of its own
+such as a stream.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, get_type_hints
 from uuid import UUID
 
 import msgspec
-from aiohttp import hdrs, web
+from aiohttp import web
 
 from autopilot.domain.errors import NotFound
 from autopilot.domain.permissions import TokenKind
@@ -135,7 +136,7 @@ def bind(deps: Deps, found: Route) -> web.RouteDef:
         if answer is None:
             return web.Response(status=204)
         version = getattr(answer, "version", None)
-        tag = {hdrs.ETAG: f'"{version}"'} if isinstance(version, int) else None
+        tag = {"ETag": f'"{version}"'} if isinstance(version, int) else None
         return json_response(answer, status=found.status, headers=tag)
 
     return web.route(found.method, found.path, serve)
