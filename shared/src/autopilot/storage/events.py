@@ -35,12 +35,17 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
     unrelayed: int
 
 
+async def open_heads(conn: Conn, limit: int) -> None:
+    """Give each workspace among the first `limit` outbox rows its head; in autocommit, so that no sequencer waits for it."""
+    await conn.execute(SQL["open_heads"], limit)
+
+
 async def sequence(conn: Conn, limit: int) -> int:
     """Number up to `limit` events in commit order, within the caller's transaction; how many there were.
 
-    It takes `event_head` rows and nothing else, so the transaction should do nothing else (the sequencer's lock).
+    Only workspaces with a head (`open_heads`) whom no other sequencer works on. It locks `event_head` rows, which are
+    the sequencer's alone, so the transaction should do nothing else.
     """
-    await conn.execute(SQL["add_heads"], limit)
     workspaces = [row["workspace_id"] for row in await conn.fetch(SQL["lock_heads"], limit)]
     if not workspaces:
         return 0

@@ -97,6 +97,22 @@ class Worker:
         now = self._clock.monotonic()
         if now - self._cursor_since > _CURSOR_FOR_S:
             self._cursor, self._cursor_since = 0, now
+        behind = self._cursor > 0
+        entries = await self._claim_from_cursor()
+        if not entries and behind:  # what came back behind the cursor
+            entries = await self._claim_from_cursor()
+        if not entries:
+            return
+        _claims.inc(len(entries))
+        _sizes.observe(len(entries))
+        for entry in entries:
+            _attempts.observe(entry.attempts)
+            if entry.lost_claims > 0:
+                _again.inc()
+        self._parts.append(entries)
+        await points.hit("dispatcher.after_claim")
+
+    async def _claim_from_cursor(self) -> list[Claimed]:
         self._token = LeaseToken(random_token())
         limit = self._config.dispatch_batch_size
         async with self._database.connection() as conn:
@@ -108,18 +124,9 @@ class Worker:
                 cursor=self._cursor,
                 token=self._token,
             )
-        # Behind the cursor nothing is free for now; what comes back there is seen once it is reset.
+        # Only a full claim says that nothing before its end is free.
         self._cursor = entries[-1].seq + 1 if len(entries) == limit else 0
-        if not entries:
-            return
-        _claims.inc(len(entries))
-        _sizes.observe(len(entries))
-        for entry in entries:
-            _attempts.observe(entry.attempts)
-            if entry.lost_claims > 0:
-                _again.inc()
-        self._parts.append(entries)
-        await points.hit("dispatcher.after_claim")
+        return entries
 
     async def _work(self, entries: list[Claimed]) -> list[list[Claimed]]:
         """Dispatch entries in one transaction; what is still to be done afterwards, in parts."""

@@ -1,4 +1,4 @@
--- name: add_heads
+-- name: open_heads
 -- A head for each workspace among the first outbox rows that has none yet.
 INSERT INTO event_head (workspace_id)
 SELECT DISTINCT o.workspace_id FROM (SELECT workspace_id FROM run_event_outbox ORDER BY id LIMIT $1) o

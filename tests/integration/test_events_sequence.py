@@ -1,0 +1,154 @@
+"""Run events get dense numbers in commit order; nobody reads past a place where one can still appear (S12.1, S12.3)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+from tests.support import rules
+from tests.support.dispatching import admit, assert_coherent, drain, execute, fetch, firing, worker
+
+from autopilot.dispatcher.relay import Sequencer
+from autopilot.domain.events import EventKind
+from autopilot.domain.ids import WorkspaceId
+from autopilot.domain.states import ExecutionMode, RunStatus, Source
+from autopilot.kit.ids import uuid7
+from autopilot.storage import events
+from autopilot.storage.database import Database
+
+
+@pytest.fixture
+async def database(postgres_url: str) -> AsyncIterator[Database]:
+    async with Database(postgres_url, name="test") as opened:
+        yield opened
+
+
+async def tell(conn: asyncpg.Connection[asyncpg.Record], workspace_id: WorkspaceId) -> None:
+    await conn.execute(
+        """INSERT INTO run_event_outbox (event_id, workspace_id, autopilot_id, run_id, kind, payload)
+           VALUES ($1, $2, $3, $4, 'run.done', '{"source": "api", "status": "completed"}')""",
+        *(uuid7(), workspace_id, uuid7(), uuid7()),
+    )
+
+
+async def sequence(database: Database, limit: int = 100) -> int:
+    async with database.connection() as conn:
+        await events.open_heads(conn, limit)
+    async with database.transaction() as conn:
+        return await events.sequence(conn, limit)
+
+
+async def seqs(database: Database, workspace_id: WorkspaceId) -> list[int]:
+    async with database.connection() as conn:
+        return [event.seq for event in await events.read_after(conn, workspace_id, 0, 1000)]
+
+
+async def test_a_slow_committer_gets_a_later_number_and_is_never_skipped(
+    postgres_url: str, database: Database
+) -> None:
+    """HAZARDS 1: the outbox id of the slow one is lower than that of the quick one."""
+    workspace_id = WorkspaceId(uuid7())
+    slow = await asyncpg.connect(postgres_url)
+    quick = await asyncpg.connect(postgres_url)
+    try:
+        pending = slow.transaction()
+        await pending.start()
+        await tell(slow, workspace_id)
+        await tell(quick, workspace_id)
+        assert await sequence(database) == 1
+        assert await seqs(database, workspace_id) == [1]
+        await pending.commit()
+        assert await sequence(database) == 1
+        assert await seqs(database, workspace_id) == [1, 2]
+        assert not await fetch(database, "SELECT 1 FROM run_event_outbox")
+    finally:
+        await slow.close()
+        await quick.close()
+
+
+async def test_a_sequencer_passes_by_what_another_one_works_on(postgres_url: str, database: Database) -> None:
+    """HAZARDS 1: it waits for nothing, and no number is given twice."""
+    here, there = WorkspaceId(uuid7()), WorkspaceId(uuid7())
+    writer = await asyncpg.connect(postgres_url)
+    try:
+        for workspace_id in (here, here, there):
+            await tell(writer, workspace_id)
+        async with database.connection() as conn:
+            await events.open_heads(conn, 100)
+        async with database.transaction() as conn:
+            assert await events.sequence(conn, 2) == 2
+            await tell(writer, here)
+            assert await sequence(database, 10) == 1
+            assert await seqs(database, there) == [1]
+            assert await seqs(database, here) == []
+        while await sequence(database):
+            pass
+        assert await seqs(database, here) == [1, 2, 3]
+        assert await seqs(database, there) == [1]
+    finally:
+        await writer.close()
+
+
+async def test_numbers_are_dense_per_workspace_under_two_sequencers_and_many_writers(
+    postgres_url: str, database: Database
+) -> None:
+    workspaces = [WorkspaceId(uuid7()) for _ in range(3)]
+    writing = True
+
+    async def write(each: WorkspaceId) -> None:
+        conn = await asyncpg.connect(postgres_url)
+        try:
+            for _ in range(60):
+                async with conn.transaction():
+                    await tell(conn, each)
+        finally:
+            await conn.close()
+
+    async def number() -> None:
+        sequencer = Sequencer(database, batch=7, tell=lambda: None)
+        while writing or await fetch(database, "SELECT 1 FROM run_event_outbox LIMIT 1"):
+            await sequencer.step()
+
+    sequencing = [asyncio.create_task(number()) for _ in range(2)]
+    await asyncio.gather(*(write(each) for each in workspaces for _ in range(2)))
+    writing = False
+    await asyncio.gather(*sequencing)
+    for each in workspaces:
+        assert await seqs(database, each) == list(range(1, 121))
+
+
+async def test_a_run_tells_started_and_done_in_order(database: Database) -> None:
+    """S2.5, S12.2: ids and facts, nothing else."""
+    setting = await rules.make_setting(database)
+    autopilot = await rules.make_autopilot(database, setting, execution_mode=ExecutionMode.RUN_ONLY)
+    one = firing(autopilot.id, payload=b'{"secret": "words"}')
+    await admit(database, [one])
+    await drain(worker(database))
+    await execute(
+        database,
+        "UPDATE agent_task SET status = 'cancelled', finished_at = clock_timestamp() WHERE run_id = $1",
+        one.run_id,
+    )
+    await execute(
+        database,
+        """UPDATE autopilot_run SET status = 'failed', reason_code = 'task_cancelled', failure_reason = 'cancelled',
+                  completed_at = clock_timestamp() WHERE id = $1""",
+        one.run_id,
+    )
+    assert await sequence(database) == 2
+    async with database.connection() as conn:
+        started, done = await events.read_after(conn, setting.workspace_id, 0, 10)
+        assert await events.read_after(conn, setting.workspace_id, 1, 10) == [done]
+        head = await events.read_head(conn, setting.workspace_id)
+        nothing = await events.read_head(conn, WorkspaceId(uuid7()))
+    assert (started.kind, started.status, started.seq) == (EventKind.STARTED, RunStatus.RUNNING, 1)
+    assert (done.kind, done.status, done.seq) == (EventKind.DONE, RunStatus.FAILED, 2)
+    assert done.reason_code == "task_cancelled"
+    assert started.run_id == done.run_id == one.run_id
+    assert started.source is Source.API
+    assert started.task_id is not None
+    assert (head.first_seq, head.last_seq) == (1, 2)
+    assert (nothing.first_seq, nothing.last_seq) == (1, 0)
+    await assert_coherent(database)
