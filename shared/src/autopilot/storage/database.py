@@ -100,13 +100,17 @@ class Database:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Conn]:
         """One connection in autocommit; raises DatabaseUnavailable when none can be had within the deadline."""
+        acquired = False
         try:
             with translated():
                 async with self._pool.acquire(timeout=self.acquire_timeout_s) as conn:
+                    acquired = True
                     yield conn
         except DatabaseUnavailable:
             # After a failover every pooled connection may point at the old primary: none of them is trusted again.
-            await self._pool.expire_connections()
+            # A pool that was merely busy keeps its own: reconnecting would make the rush worse.
+            if acquired:
+                await self._pool.expire_connections()
             raise
 
     @asynccontextmanager

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import asyncpg
 
-from autopilot.domain.errors import AutopilotError, InfrastructureError
+from autopilot.domain.errors import AutopilotError, InfrastructureError, InvalidValue
 
 
 class DatabaseUnavailable(InfrastructureError):
@@ -38,6 +38,8 @@ _UNAVAILABLE = (
     asyncpg.CrashShutdownError,  # 57P02
     asyncpg.CannotConnectNowError,  # 57P03
     asyncpg.DatabaseDroppedError,  # 57P04
+    asyncpg.InvalidCatalogNameError,  # 3D000
+    asyncpg.InvalidAuthorizationSpecificationError,  # 28xxx: a password that was changed here and not yet there
     asyncpg.IdleInTransactionSessionTimeoutError,  # 25P03
     asyncpg.ReadOnlySQLTransactionError,  # 25006: a failed-over primary
     asyncpg.TargetServerAttributeNotMatched,
@@ -55,7 +57,7 @@ _CONTENTION = (
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raise driver errors as DatabaseUnavailable, Contention, SchemaBehind or ConstraintViolated; bugs pass as they are."""
+    """Raise driver errors as DatabaseUnavailable, Contention, SchemaBehind or ConstraintViolated (InvalidValue for a bad URL); bugs pass."""
     try:
         yield
     except asyncpg.IntegrityConstraintViolationError as error:
@@ -66,6 +68,8 @@ def translated() -> Iterator[None]:
         ) from error
     except _CONTENTION as error:
         raise Contention(f"{type(error).__name__}: {error}") from error
+    except asyncpg.ClientConfigurationError as error:
+        raise InvalidValue("database_url", f"the database URL cannot be used ({error.args[0]})") from error
     except asyncpg.InterfaceError as error:
         # The driver says with one class that a connection is gone and that it was misused; only the first is the weather.
         if "clos" not in str(error) and "released" not in str(error):

@@ -11,7 +11,6 @@ import asyncpg
 import msgspec
 from alembic import command
 from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -58,25 +57,25 @@ def _engine(url: str) -> AsyncEngine:
     return create_async_engine(urlunsplit(parts._replace(scheme="postgresql+asyncpg")), poolclass=NullPool)
 
 
-def _current(connection: Connection) -> str | None:
-    return MigrationContext.configure(
-        connection, opts={"version_table": "schema_version"}
-    ).get_current_revision()
+async def _status(conn: asyncpg.Connection[asyncpg.Record]) -> SchemaStatus:
+    current = None
+    if await conn.fetchval("SELECT to_regclass('schema_version')"):
+        current = await conn.fetchval("SELECT version_num FROM schema_version")
+    return SchemaStatus(current=current, head=_head())
 
 
 async def status(url: str) -> SchemaStatus:
     """Compare the database at `url` with this program; raises DatabaseUnavailable."""
-    engine = _engine(url)
-    try:
-        with translated():
-            async with engine.connect() as connection:
-                return SchemaStatus(current=await connection.run_sync(_current), head=_head())
-    finally:
-        await engine.dispose()
+    with translated():
+        conn = await asyncpg.connect(url)
+        try:
+            return await _status(conn)
+        finally:
+            await conn.close()
 
 
 @asynccontextmanager
-async def _only_migrator(url: str, wait_s: float) -> AsyncIterator[None]:
+async def _only_migrator(url: str, wait_s: float) -> AsyncIterator[SchemaStatus]:
     # Polled by the client: a session that waits for the lock inside Postgres would deadlock with CREATE INDEX CONCURRENTLY.
     clock = SystemClock()
     deadline = clock.monotonic() + wait_s
@@ -86,7 +85,7 @@ async def _only_migrator(url: str, wait_s: float) -> AsyncIterator[None]:
             if clock.monotonic() > deadline:
                 raise MigrationBusy(f"another migrator has held the migration lock for {wait_s:.0f} s")
             await clock.sleep(LOCK_POLL_S)
-        yield
+        yield await _status(conn)
     finally:
         await conn.close()
 
@@ -98,14 +97,20 @@ def _upgrade(connection: Connection) -> None:
 
 
 async def upgrade(url: str, *, wait_s: float = 120.0) -> SchemaStatus:
-    """Bring the database at `url` (a direct one, no pooler) to the newest revision; a second migrator waits up to `wait_s`."""
-    engine = _engine(url)
-    try:
-        with translated():
-            async with _only_migrator(url, wait_s), engine.connect() as connection:
-                await connection.run_sync(_upgrade)
-    finally:
-        await engine.dispose()
+    """Bring the database at `url` (a direct one, no pooler) to the newest revision; a second migrator waits up to `wait_s`.
+
+    A database that is already there, or that a newer program has migrated further, is left as it is.
+    """
+    with translated():
+        async with _only_migrator(url, wait_s) as found:
+            if found.ready:
+                return found
+            engine = _engine(url)
+            try:
+                async with engine.connect() as connection:
+                    await connection.run_sync(_upgrade)
+            finally:
+                await engine.dispose()
     return await status(url)
 
 

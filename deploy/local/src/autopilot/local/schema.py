@@ -31,11 +31,12 @@ def dump(url: str) -> str:
     """The schema of the migrated database at `url`, without what depends on the server's version or the day."""
     dumper = str(pg_programs(None).folder / "pg_dump")
     command = [
-        dumper,
+        str(dumper),
         "--schema-only",
         "--no-owner",
         "--no-privileges",
         "--no-comments",
+        "--no-toast-compression",
         "--schema=public",
         url,
     ]
@@ -43,7 +44,7 @@ def dump(url: str) -> str:
     if done.returncode != 0:
         raise LocalError(f"pg_dump failed: {done.stderr.strip()}")
     body = _NOISE.sub("", done.stdout).replace("CREATE SCHEMA public;\n", "")
-    return _HEADER + re.sub(r"\n{3,}", "\n\n", "\n" + body).rstrip() + "\n"
+    return _HEADER + "\n" + re.sub(r"\n{3,}", "\n\n", body).strip() + "\n"
 
 
 def generate() -> str:
@@ -71,7 +72,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m autopilot.local.schema", description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     arguments = parser.parse_args()
-    os.environ.pop("AUTOPILOT_PG_BIN", None)  # the text depends on the major version: always that of the wheel
+    os.environ.pop(
+        "AUTOPILOT_PG_BIN", None
+    )  # the text depends on the major version: always that of the wheel
     try:
         wanted = generate()
     except AutopilotError as error:
@@ -81,9 +84,10 @@ def main() -> int:
     if not arguments.check:
         target.write_text(wanted, "utf-8")
         return 0
-    difference_found = difference(target.read_text("utf-8") if target.exists() else "", wanted)
-    print(difference_found, end="")
-    return 1 if difference_found else 0
+    if changed := difference(target.read_text("utf-8") if target.exists() else "", wanted):
+        print(changed, end="")
+        print("schema.sql does not fit the migrations: run python -m autopilot.local.schema", file=sys.stderr)
+    return 1 if changed else 0
 
 
 if __name__ == "__main__":
