@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 import pytest
 from tests.support.coherent_world import Ids, World, coherent_database, rolled_back
@@ -201,7 +201,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def _ids(cases: list[tuple[str, ...]]) -> list[str]:
+def _ids(cases: Sequence[tuple[str, ...]]) -> list[str]:
     return [f"S2.2-{number}-{case[0]}" for number, case in enumerate(cases)]
 
 
