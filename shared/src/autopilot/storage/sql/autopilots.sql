@@ -37,7 +37,7 @@ SELECT a.id, a.workspace_id, a.title, a.description, a.execution_mode, a.issue_t
        a.project_id, a.overlap_policy, a.status, a.pause_reason, a.creator_id, a.rule_owner_id, a.version, a.version_id, a.rev,
        a.resumed_at, a.created_at, a.updated_at, a.archived_at,
        t.trigger_kinds, t.next_run_at, r.created_at AS last_run_at, r.status AS last_run_status
-  FROM (SELECT x.*
+  FROM (SELECT x.id
           FROM autopilot x
          WHERE x.workspace_id = $1
            AND ($2::uuid IS NULL OR x.id < $2)
@@ -45,7 +45,8 @@ SELECT a.id, a.workspace_id, a.title, a.description, a.execution_mode, a.issue_t
            AND ($4::uuid IS NULL OR x.agent_id = $4 OR x.squad_id = $4)
            AND ($5::text IS NULL OR x.execution_mode = $5)
          ORDER BY x.id DESC
-         LIMIT $6) a
+         LIMIT $6) page
+  JOIN autopilot a ON a.id = page.id
   LEFT JOIN LATERAL (SELECT array_agg(DISTINCT y.kind ORDER BY y.kind) AS trigger_kinds, min(y.next_run_at) AS next_run_at
                        FROM autopilot_trigger y
                       WHERE y.workspace_id = a.workspace_id AND y.autopilot_id = a.id AND y.deleted_at IS NULL) t ON true
