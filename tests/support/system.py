@@ -1,0 +1,197 @@
+"""The four services as processes, a person's and a runtime's view of them, and the invariants looked at all the while."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiohttp
+import msgspec
+
+from autopilot.local.stack import Stack
+from autopilot.storage.database import Database
+from autopilot.storage.errors import DatabaseUnavailable
+from autopilot.storage.invariants import Finding, check_on
+
+T = TypeVar("T")
+LIMIT_S = 20.0
+CHECK_EVERY_S = 1.0
+
+
+async def eventually(
+    ask: Callable[[], Awaitable[T | None]], what: str, *, within_s: float = LIMIT_S, every_s: float = 0.05
+) -> T:
+    """The first answer that is neither None nor false; AssertionError after `within_s`."""
+    deadline = time.monotonic() + within_s
+    while True:
+        found = await ask()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"not within {within_s:.0f} s: {what}"
+        await asyncio.sleep(every_s)
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """A status with its decoded body."""
+
+    status: int
+    body: Any
+    headers: Mapping[str, str]
+
+
+class System:
+    """One running stack with a workspace, its owner's token, and a client for every door."""
+
+    def __init__(
+        self, stack: Stack, session: aiohttp.ClientSession, made: Mapping[str, str], database: Database
+    ) -> None:
+        self.stack = stack
+        self.database = database
+        self.workspace = made["workspace"]
+        self.token = made["token"]
+        self.runtime_token = made["runtime_token"]
+        self.findings: list[Finding] = []
+        self.checks = 0
+        self._session = session
+
+    async def api(
+        self, method: str, path: str, body: Any = None, *, token: str | None = None, **headers: str
+    ) -> Reply:
+        """One REST call as the owner, or with another token; header names are written with underscores."""
+        sent = {"Authorization": f"Bearer {token or self.token}", "X-Workspace": self.workspace}
+        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+        data = None if body is None else json.dumps(body).encode()
+        if data is not None:
+            sent["Content-Type"] = "application/json"
+        url = self.stack.api_url + path
+        async with self._session.request(method, url, data=data, headers=sent) as answer:
+            raw = await answer.read()
+            return Reply(answer.status, json.loads(raw) if raw else None, answer.headers)
+
+    async def ok(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
+        """The body of a call that must succeed."""
+        reply = await self.api(method, path, body, **headers)
+        assert reply.status < 300, f"{method} {path}: {reply.status} {reply.body}"
+        return reply.body
+
+    async def post_webhook(
+        self, token: str, payload: Any, *, secret: str | None = None, event: str = "push", delivery: str | None = None,
+        url: str | None = None,
+    ) -> Reply:  # fmt: skip
+        """A delivery as GitHub sends it, signed when there is a secret."""
+        raw = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+        headers = {"Content-Type": "application/json", "X-GitHub-Event": event}
+        if delivery is not None:
+            headers["X-GitHub-Delivery"] = delivery
+        if secret is not None:
+            headers["X-Hub-Signature-256"] = (
+                "sha256=" + hmac.new(secret.encode(), raw, hashlib.sha256).hexdigest()
+            )
+        path = f"/api/webhooks/autopilots/{token}"
+        async with self._session.post(
+            (url or self.stack.ingress_url) + path, data=raw, headers=headers
+        ) as answer:
+            body = await answer.read()
+            return Reply(answer.status, json.loads(body) if body else None, answer.headers)
+
+    async def make_runtime(self, name: str = "runtime") -> str:
+        """Register a runtime over the protocol, heard of just now; its id."""
+        made = await self.ok("POST", "/api/runtime/register", {"name": name}, token=self.runtime_token)
+        return str(made["runtime_id"])
+
+    async def make_agent(self, runtime_id: str | None, name: str = "agent") -> str:
+        """An agent shared with the workspace; its id."""
+        body = {"name": name, "visibility": "workspace", "runtime_id": runtime_id}
+        return str((await self.ok("POST", "/api/agents", body))["id"])
+
+    async def make_autopilot(self, agent_id: str, mode: str = "create_issue", **fields: Any) -> str:
+        """An active rule; its id."""
+        body = {
+            "title": "Look after it", "description": "Do what is needed.", "execution_mode": mode,
+            "assignee_type": "agent", "assignee_id": agent_id, **fields,
+        }  # fmt: skip
+        return str((await self.ok("POST", "/api/autopilots", body))["id"])
+
+    async def make_trigger(self, autopilot_id: str, **fields: Any) -> dict[str, Any]:
+        """A trigger as the API shows it to its owner."""
+        made: dict[str, Any] = await self.ok("POST", f"/api/autopilots/{autopilot_id}/triggers", fields)
+        return made
+
+    async def run(self, autopilot_id: str, run_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = await self.ok("GET", f"/api/autopilots/{autopilot_id}/runs/{run_id}")
+        return found
+
+    async def run_in(
+        self, autopilot_id: str, run_id: str, *statuses: str, within_s: float = LIMIT_S
+    ) -> dict[str, Any]:
+        """The run once it is in one of those states."""
+
+        async def look() -> dict[str, Any] | None:
+            run = await self.run(autopilot_id, run_id)
+            return run if run["status"] in statuses else None
+
+        return await eventually(look, f"run {run_id} in {' or '.join(statuses)}", within_s=within_s)
+
+    async def fetch(self, sql: str, *arguments: object) -> list[dict[str, Any]]:
+        """Rows, straight from the database."""
+        async with self.database.connection() as conn:
+            return [dict(row) for row in await conn.fetch(sql, *arguments)]
+
+    async def watch(self) -> None:
+        """Look at the invariants every second until cancelled; what breaks one is kept in `findings`."""
+        while True:
+            await self.check()
+            await asyncio.sleep(CHECK_EVERY_S)
+
+    async def check(self) -> None:
+        try:
+            found = await check_on(self.database)
+        except DatabaseUnavailable:
+            return  # a test took the database away
+        self.checks += 1
+        self.findings += [finding for finding in found if finding.fatal]
+
+
+@asynccontextmanager
+async def running_system(
+    *, nats: bool = True, replicas: Mapping[str, int] | None = None, env: Mapping[str, str] | None = None
+) -> AsyncIterator[System]:
+    """A whole stack on free ports; at the end, and every second until then, every invariant holds."""
+    with tempfile.TemporaryDirectory(prefix="autopilot-system-") as folder:
+        Path(folder).chmod(0o755)
+        stack = Stack(Path(folder), nats=nats, replicas=replicas, env=env)
+        await asyncio.to_thread(stack.start)
+        try:
+            made = await asyncio.to_thread(
+                stack.run_module, "autopilot.rules_api", "bootstrap", "--workspace", "acme", "--name", "Acme",
+                "--email", "ada@example.com", "--json",
+            )  # fmt: skip
+            timeout = aiohttp.ClientTimeout(total=30)
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as session,
+                Database(stack.database_url, name="system-test", max_size=4) as database,
+            ):
+                system = System(stack, session, json.loads(made), database)
+                watcher = asyncio.create_task(system.watch())
+                try:
+                    yield system
+                finally:
+                    watcher.cancel()
+                    await asyncio.gather(watcher, return_exceptions=True)
+                await system.check()
+                assert system.checks, "the invariants were never looked at"
+                assert not system.findings, "\n".join(str(finding) for finding in system.findings[:10])
+        except BaseException:
+            for log in sorted(stack.logs.glob("*.log")):
+                print(f"--- {log.name}\n{log.read_text()[-3000:]}")
+            raise
+        finally:
+            await asyncio.to_thread(stack.stop)
