@@ -1,0 +1,109 @@
+"""Webhook deliveries: born with slot, body, run and queue entry in one statement; repeats found and counted (S9.7, S9.14)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from autopilot.domain.ids import AgentId, DeliveryId, RunId, TriggerId, UserId
+from autopilot.domain.states import AttributionSource, DeliveryStatus, ReasonCode
+from autopilot.domain.webhook.providers import DedupeSource
+from autopilot.domain.webhook.signature import SignatureStatus
+from autopilot.storage import queries
+from autopilot.storage.database import Conn
+
+SQL = queries.load("deliveries")
+
+Slot = tuple[TriggerId, str]
+
+
+class NewDelivery(msgspec.Struct, kw_only=True, gc=False):
+    """One delivery to be born, as decided on the trigger and rule of these revisions.
+
+    `queued` with a run is an admitted one, `dispatched` a run skipped at once; `ignored` and `rejected` have none.
+    `headers` and `response_body` are JSON text. `body_sha` is the SHA-256 of the body.
+    """
+
+    id: DeliveryId
+    trigger_id: TriggerId
+    trigger_rev: int
+    autopilot_rev: int
+    event: str
+    dedupe_key: str | None
+    dedupe_source: DedupeSource | None
+    body_sha: bytes
+    signature_status: SignatureStatus
+    status: DeliveryStatus
+    headers: str
+    content_type: str | None
+    body: bytes
+    response_status: int
+    response_body: str
+    reason_code: ReasonCode | None = None
+    reason: str | None = None
+    run_id: RunId | None = None
+    agent_id: AgentId | None = None
+    accountable_id: UserId | None = None
+    attribution_source: AttributionSource | None = None
+
+
+class Written(msgspec.Struct, frozen=True, kw_only=True):
+    """A delivery that is in the database, with what was answered."""
+
+    id: DeliveryId
+    run_id: RunId | None
+    response_status: int
+    response_body: bytes
+    run_pending: bool
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """The delivery that holds a dedupe slot."""
+
+    id: DeliveryId
+    run_id: RunId | None
+    body_sha: bytes
+    run_pending: bool
+
+
+_COLUMNS = NewDelivery.__struct_fields__
+
+
+async def insert_deliveries(conn: Conn, deliveries: Sequence[NewDelivery]) -> set[DeliveryId]:
+    """Write what can be written; the ids that are new. The absent are stale, repeats, or written by an earlier try."""
+    rows = await conn.fetch(
+        SQL["insert_deliveries"], *([getattr(new, column) for new in deliveries] for column in _COLUMNS)
+    )
+    return {row[0] for row in rows}
+
+
+async def find_written(conn: Conn, ids: Sequence[DeliveryId]) -> dict[DeliveryId, Written]:
+    """Which of these are in the database."""
+    rows = await conn.fetch(SQL["find_written"], ids)
+    return {
+        row["id"]: Written(
+            id=row["id"],
+            run_id=row["run_id"],
+            response_status=row["response_status"],
+            response_body=row["response_body"].encode(),
+            run_pending=row["run_pending"],
+        )
+        for row in rows
+    }
+
+
+async def find_slots(conn: Conn, slots: Sequence[Slot]) -> dict[Slot, Holder]:
+    """Who holds these slots; a free one is absent."""
+    rows = await conn.fetch(SQL["find_slots"], [slot[0] for slot in slots], [slot[1] for slot in slots])
+    return {
+        (row["trigger_id"], row["dedupe_key"]): Holder(
+            id=row["id"], run_id=row["run_id"], body_sha=row["body_sha"], run_pending=row["run_pending"]
+        )
+        for row in rows
+    }
+
+
+async def count_attempts(conn: Conn, repeats: Mapping[DeliveryId, int]) -> None:
+    """Add repeats to their originals. Alone in its transaction: it locks deliveries in id order."""
+    await conn.execute(SQL["count_attempts"], list(repeats), list(repeats.values()))

@@ -1,0 +1,92 @@
+-- name: insert_deliveries
+-- Deliveries with all that is born with them (slot, body, run, queue entry), in one statement. A row whose trigger or rule has changed since it
+-- was looked up does not join; one whose key or id exists already is left out; the answer is the ids that were written.
+WITH new AS MATERIALIZED (
+    SELECT n.id, n.trigger_id, t.workspace_id, t.autopilot_id, t.provider, n.event, n.dedupe_key, n.dedupe_source, n.body_sha,
+           n.signature_status, n.status, n.headers, n.content_type, n.body, n.response_status, n.response_body, n.reason_code,
+           n.reason, n.run_id, n.agent_id, n.accountable_id, n.attribution_source,
+           a.execution_mode, a.version_id, a.version, a.squad_id,
+           n.dedupe_key IS NOT NULL AND n.status = 'queued' AS takes_slot
+      FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::bytea[], $9::text[],
+                  $10::text[], $11::text[], $12::text[], $13::bytea[], $14::int[], $15::text[], $16::text[], $17::text[], $18::uuid[],
+                  $19::uuid[], $20::uuid[], $21::text[])
+        AS n (id, trigger_id, trigger_rev, autopilot_rev, event, dedupe_key, dedupe_source, body_sha, signature_status, status, headers,
+              content_type, body, response_status, response_body, reason_code, reason, run_id, agent_id, accountable_id,
+              attribution_source)
+      JOIN autopilot_trigger t ON t.id = n.trigger_id AND t.rev = n.trigger_rev AND t.deleted_at IS NULL
+      JOIN autopilot a ON a.id = t.autopilot_id AND a.rev = n.autopilot_rev
+), slots AS (
+    INSERT INTO webhook_dedupe (trigger_id, dedupe_key, delivery_id, body_sha)
+    SELECT n.trigger_id, n.dedupe_key, n.id, n.body_sha
+      FROM new n
+     WHERE n.takes_slot
+     ORDER BY n.trigger_id, n.dedupe_key, n.id
+        ON CONFLICT DO NOTHING
+ RETURNING delivery_id
+), born AS MATERIALIZED (
+    SELECT n.* FROM new n JOIN slots s ON s.delivery_id = n.id
+     UNION ALL
+    SELECT n.* FROM new n
+     WHERE NOT n.takes_slot
+       AND (n.status = 'rejected'
+            OR NOT EXISTS (SELECT 1 FROM webhook_dedupe d WHERE d.trigger_id = n.trigger_id AND d.dedupe_key = n.dedupe_key))
+), deliveries AS (
+    INSERT INTO webhook_delivery (id, workspace_id, autopilot_id, trigger_id, provider, event, dedupe_key, dedupe_source,
+           signature_status, status, headers, content_type, response_status, response_body, run_id, reason_code)
+    SELECT b.id, b.workspace_id, b.autopilot_id, b.trigger_id, b.provider, b.event, b.dedupe_key, b.dedupe_source,
+           b.signature_status, b.status, b.headers::jsonb, b.content_type, b.response_status, b.response_body::jsonb, b.run_id,
+           b.reason_code
+      FROM born b
+     ORDER BY b.id
+        ON CONFLICT DO NOTHING
+ RETURNING id
+), bodies AS (
+    INSERT INTO webhook_body (delivery_id, body)
+    SELECT b.id, b.body FROM born b JOIN deliveries d ON d.id = b.id
+), runs AS (
+    INSERT INTO autopilot_run (id, workspace_id, autopilot_id, trigger_id, source, status, execution_mode, rule_version_id,
+           rule_version, webhook_delivery_id, squad_id, agent_id, accountable_id, attribution_source, reason_code, failure_reason,
+           completed_at)
+    SELECT b.run_id, b.workspace_id, b.autopilot_id, b.trigger_id, 'webhook',
+           CASE b.status WHEN 'queued' THEN 'pending' ELSE 'skipped' END, b.execution_mode, b.version_id, b.version, b.id, b.squad_id,
+           b.agent_id, b.accountable_id, b.attribution_source, b.reason_code, b.reason,
+           CASE WHEN b.status <> 'queued' THEN clock_timestamp() END
+      FROM born b JOIN deliveries d ON d.id = b.id
+     WHERE b.run_id IS NOT NULL
+), entries AS (
+    INSERT INTO dispatch_queue (run_id, autopilot_id, trigger_id, size)
+    SELECT b.run_id, b.autopilot_id, b.trigger_id, octet_length(b.body)
+      FROM born b JOIN deliveries d ON d.id = b.id
+     WHERE b.run_id IS NOT NULL AND b.status = 'queued'
+     ORDER BY b.id
+)
+SELECT id FROM deliveries;
+
+-- name: find_written
+-- Deliveries by id, for a writer that does not know whether its COMMIT happened: what was answered is what is stored.
+SELECT d.id, d.run_id, d.response_status, d.response_body::text AS response_body, coalesce(r.status = 'pending', false) AS run_pending
+  FROM unnest($1::uuid[]) AS k (id)
+  JOIN webhook_delivery d ON d.id = k.id
+  LEFT JOIN autopilot_run r ON r.id = d.run_id;
+
+-- name: find_slots
+-- Who holds the slots that rows did not get, with the digest of their body.
+SELECT s.trigger_id, s.dedupe_key, s.body_sha, d.id, d.run_id, coalesce(r.status = 'pending', false) AS run_pending
+  FROM unnest($1::uuid[], $2::text[]) AS k (trigger_id, dedupe_key)
+  JOIN webhook_dedupe s ON s.trigger_id = k.trigger_id AND s.dedupe_key = k.dedupe_key
+  JOIN webhook_delivery d ON d.id = s.delivery_id
+  LEFT JOIN autopilot_run r ON r.id = d.run_id;
+
+-- name: count_attempts
+-- Repeats add up on the original, locked in id order; a statement, and a transaction, of its own.
+WITH locked AS MATERIALIZED (
+    SELECT d.id, k.repeats
+      FROM unnest($1::uuid[], $2::int[]) AS k (id, repeats)
+      JOIN webhook_delivery d ON d.id = k.id
+     ORDER BY d.id
+       FOR NO KEY UPDATE OF d
+)
+UPDATE webhook_delivery d
+   SET attempt_count = d.attempt_count + l.repeats, last_attempt_at = greatest(clock_timestamp(), d.last_attempt_at)
+  FROM locked l
+ WHERE d.id = l.id;
