@@ -1,0 +1,56 @@
+"""The ingress application: one handler for every path, no middleware between it and the socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+from autopilot.bus.connection import Bus
+from autopilot.bus.subjects import wake_dispatch
+from autopilot.engine.secrets import Vault
+from autopilot.ingress.config import Config
+from autopilot.ingress.limits import Callers, GoodTokens, SlidingMinute
+from autopilot.ingress.lookup import Lookups
+from autopilot.ingress.receive import MAX_BODY_BYTES, Receiver
+from autopilot.ingress.write import Writes
+from autopilot.storage.database import Database
+
+
+@asynccontextmanager
+async def receiving(config: Config, database: Database, bus: Bus) -> AsyncIterator[Receiver]:
+    """A receiver; on leaving, what it has taken is written first."""
+    now = asyncio.get_running_loop().time
+    vault = Vault(config.secret_keys)
+    async with (
+        Lookups(database, vault) as lookups,
+        Writes(database, lambda: bus.wake(wake_dispatch)) as writes,
+    ):
+        yield Receiver(
+            lookups,
+            writes,
+            callers=Callers(config.networks()),
+            requests=SlidingMinute(config.ingress_ip_per_min, now),
+            debt=SlidingMinute(config.ingress_bad_per_min, now),
+            good=GoodTokens(now),
+        )
+
+
+def make_app(receiver: Receiver) -> web.Application:
+    """The application around a receiver."""
+    app = web.Application(client_max_size=MAX_BODY_BYTES)
+    app.router.add_route("*", "/{path:.*}", receiver.handle)
+    return app
+
+
+def make_database(config: Config) -> Database:
+    """The pool as ingress needs it: a lock is waited for briefly, a silent server not beyond an answer's time."""
+    return Database(
+        config.database_url.reveal(),
+        name="ingress",
+        max_size=config.db_pool_max,
+        acquire_timeout_s=2.0,
+        settings={"lock_timeout": "400", "statement_timeout": "4000"},
+    )

@@ -1,0 +1,118 @@
+"""From a token to everything that a request is judged by, many tokens in one statement (S9.2)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from autopilot.domain.admission import Actor, Decision, admit
+from autopilot.domain.errors import AutopilotError, InfrastructureError, InvalidValue
+from autopilot.domain.ids import TriggerId
+from autopilot.domain.states import Source
+from autopilot.domain.webhook import providers
+from autopilot.domain.webhook.filters import parse_filters
+from autopilot.domain.webhook.providers import Provider
+from autopilot.engine.secrets import Vault
+from autopilot.kit import log, metrics
+from autopilot.kit.batch import Coalescer
+from autopilot.storage.database import Database
+from autopilot.storage.webhook_targets import Target, find_targets
+
+HOLD_S = 5.0
+_MAX_DECRYPTED = 10_000
+_WEBHOOK = Actor(source=Source.WEBHOOK)
+
+_logger = log.get_logger()
+_unusable = metrics.counter(
+    "ingress_unusable_triggers_total", "Look-ups of triggers that cannot be judged here"
+)
+
+
+class TriggerUnusable(InfrastructureError):
+    """This process cannot judge the trigger's webhooks: its secret or its provider is unknown here (never a 401)."""
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """A trigger ready to judge requests by: its provider, its filters, its secrets in the clear, what admission says."""
+
+    target: Target
+    provider: Provider
+    filters: object
+    secrets: tuple[bytes, ...]
+    decision: Decision
+
+    def __repr__(self) -> str:
+        return f"Found({self.target.trigger_id})"
+
+
+class Lookups:
+    """Finds what stands behind token hashes; concurrent requests share statements, equal tokens share the answer."""
+
+    def __init__(self, database: Database, vault: Vault) -> None:
+        self._database = database
+        self._vault = vault
+        self._decrypted: OrderedDict[tuple[TriggerId, int, bytes], bytes] = OrderedDict()
+        self._coalescer: Coalescer[bytes, Found | None] = Coalescer(
+            self._find, name="webhook_lookups", max_items=1000, hold_s=HOLD_S
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        await self._coalescer.close()
+
+    async def find(self, token_hash: bytes) -> Found | None:
+        """None for a token that leads nowhere. Raises an InfrastructureError when it cannot be known (S4.5)."""
+        return await self._coalescer.submit(token_hash)
+
+    async def _find(self, hashes: list[bytes]) -> Sequence[Found | Exception | None]:
+        async with self._database.connection() as conn:
+            targets = await find_targets(conn, list(set(hashes)))
+        found = {token_hash: self._prepare(target) for token_hash, target in targets.items()}
+        return [found.get(token_hash) for token_hash in hashes]
+
+    def _prepare(self, target: Target) -> Found | Exception:
+        try:
+            provider = providers.get(target.provider)
+            encrypted = (target.secret_enc, target.previous_secret_enc)
+            secrets = tuple(self._decrypt(target, secret) for secret in encrypted if secret is not None)
+        except AutopilotError as error:
+            return _note_unusable(target, error)
+        return Found(
+            target=target,
+            provider=provider,
+            filters=_read_filters(target.event_filters),
+            secrets=secrets,
+            decision=admit(target.snapshot, _WEBHOOK, target.read_at),
+        )
+
+    def _decrypt(self, target: Target, encrypted: bytes) -> bytes:
+        key = (target.trigger_id, target.trigger_rev, encrypted)
+        secret = self._decrypted.get(key)
+        if secret is None:
+            secret = self._decrypted[key] = self._vault.decrypt(encrypted).encode()
+            if len(self._decrypted) > _MAX_DECRYPTED:
+                self._decrypted.popitem(last=False)
+        return secret
+
+
+def _read_filters(stored: object) -> object:
+    try:
+        return parse_filters(stored)
+    except InvalidValue:
+        return stored  # what cannot be read matches nothing
+
+
+def _note_unusable(target: Target, error: AutopilotError) -> TriggerUnusable:
+    _unusable.inc()
+    _logger.error("trigger_unusable", trigger_id=target.trigger_id, error=type(error).__name__)
+    unusable = TriggerUnusable()
+    unusable.__cause__ = error
+    return unusable
