@@ -748,7 +748,8 @@ WITH (fillfactor='85');
 CREATE TABLE public.workspace_counter (
     workspace_id uuid NOT NULL,
     last_issue_number bigint DEFAULT 0 NOT NULL,
-    CONSTRAINT workspace_counter_positive CHECK ((last_issue_number >= 0))
+    deleted_issues bigint DEFAULT 0 NOT NULL,
+    CONSTRAINT workspace_counter_positive CHECK (((deleted_issues >= 0) AND (deleted_issues <= last_issue_number)))
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='200');
 

@@ -26,8 +26,9 @@ CREATE TABLE workspace (
 CREATE TABLE workspace_counter (
     workspace_id uuid NOT NULL,
     last_issue_number bigint NOT NULL DEFAULT 0,
+    deleted_issues bigint NOT NULL DEFAULT 0,
     CONSTRAINT workspace_counter_pk PRIMARY KEY (workspace_id),
-    CONSTRAINT workspace_counter_positive CHECK (last_issue_number >= 0)
+    CONSTRAINT workspace_counter_positive CHECK (deleted_issues BETWEEN 0 AND last_issue_number)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
 
 CREATE TABLE app_user (

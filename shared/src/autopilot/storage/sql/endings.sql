@@ -71,9 +71,11 @@ UPDATE autopilot_run
 RETURNING id;
 
 -- name: delete_issue
--- The issue with what hangs on it; its tasks stay as history.
-WITH comments AS (DELETE FROM issue_comment WHERE issue_id = $1), subscribers AS (DELETE FROM issue_subscriber WHERE issue_id = $1)
-DELETE FROM issue WHERE id = $1;
+-- The issue with what hangs on it, counted so that the numbers still add up; its tasks stay as history.
+WITH comments AS (DELETE FROM issue_comment WHERE issue_id = $1),
+     subscribers AS (DELETE FROM issue_subscriber WHERE issue_id = $1),
+     deleted AS (DELETE FROM issue WHERE id = $1 RETURNING workspace_id)
+UPDATE workspace_counter c SET deleted_issues = c.deleted_issues + 1 FROM deleted d WHERE c.workspace_id = d.workspace_id;
 
 -- name: lease_is_over
 -- The sweep's proof, repeated under the task's lock.

@@ -193,12 +193,14 @@ SELECT p.run_id::text AS subject, 'is parked but nothing of its rule is in fligh
  LIMIT 20;
 
 -- name: issue_numbers_dense
--- 7: a workspace's issues are numbered from 1 to its counter.
+-- 7: a workspace's issues, those since deleted counted in, are numbered from 1 to its counter.
 SELECT i.workspace_id::text AS subject,
-       format('has %s issues up to number %s, its counter is %s', i.issues, i.last, coalesce(c.last_issue_number::text, 'missing')) AS detail
+       format('has %s issues up to number %s and %s deleted ones, its counter is %s', coalesce(i.issues, 0), coalesce(i.last, 0),
+              coalesce(c.deleted_issues, 0), coalesce(c.last_issue_number::text, 'missing')) AS detail
   FROM (SELECT workspace_id, count(*) AS issues, max(number) AS last FROM issue GROUP BY workspace_id) i
   FULL JOIN workspace_counter c ON c.workspace_id = i.workspace_id
- WHERE coalesce(i.issues, 0) <> coalesce(c.last_issue_number, 0) OR coalesce(i.last, 0) <> coalesce(c.last_issue_number, 0)
+ WHERE coalesce(i.issues, 0) + coalesce(c.deleted_issues, 0) <> coalesce(c.last_issue_number, 0)
+    OR coalesce(i.last, 0) > coalesce(c.last_issue_number, 0)
  LIMIT 20;
 
 -- name: events_match_runs

@@ -9,17 +9,19 @@ WITH new AS (
         AS n (id, workspace_id, autopilot_id, trigger_id, outcome, source, execution_mode, rule_version_id, rule_version,
               planned_at, idempotency_key, idempotency_actor, idempotency_sha, event, payload, squad_id, agent_id,
               originator_id, accountable_id, attribution_source, api_token_id, reason_code, failure_reason, missed_count, park_until)
+), instant AS MATERIALIZED (
+    SELECT clock_timestamp() AS now
 ), inserted AS (
     INSERT INTO autopilot_run (id, workspace_id, autopilot_id, trigger_id, source, status, execution_mode, rule_version_id,
            rule_version, planned_at, idempotency_key, idempotency_actor, idempotency_sha, event, payload, squad_id, agent_id,
-           originator_id, accountable_id, attribution_source, api_token_id, reason_code, failure_reason, missed_count, completed_at)
+           originator_id, accountable_id, attribution_source, api_token_id, reason_code, failure_reason, missed_count, created_at, completed_at)
     SELECT n.id, n.workspace_id, n.autopilot_id, n.trigger_id, n.source,
            CASE n.outcome WHEN 'skip' THEN 'skipped' WHEN 'fail' THEN 'failed' ELSE 'pending' END,
            n.execution_mode, n.rule_version_id, n.rule_version, n.planned_at, n.idempotency_key, n.idempotency_actor,
            n.idempotency_sha, n.event, n.payload, n.squad_id, n.agent_id, n.originator_id, n.accountable_id, n.attribution_source,
            n.api_token_id, n.reason_code, n.failure_reason, n.missed_count,
-           CASE WHEN n.outcome IN ('skip', 'fail') THEN clock_timestamp() END
-      FROM new n
+           i.now, CASE WHEN n.outcome IN ('skip', 'fail') THEN i.now END
+      FROM new n, instant i
      ORDER BY n.trigger_id, n.planned_at, n.id
         ON CONFLICT DO NOTHING
  RETURNING id
