@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
+import asyncpg
 import pytest
 from tests.support import rules
 from tests.support.dispatching import (
@@ -249,10 +251,10 @@ async def test_a_skipped_webhook_run_gives_its_dedupe_slot_back(database: Databa
     await assert_coherent(database)
 
 
-async def test_a_project_deleted_after_it_was_read_leaves_the_issue_without_one(
-    database: Database, setting: Setting
+async def test_a_project_deleted_meanwhile_leaves_the_issue_without_one(
+    postgres_url: str, database: Database, setting: Setting
 ) -> None:
-    """S4.7"""
+    """S4.7: the deletion is under way when dispatch reads, and costs the run no attempt."""
     project_id = ProjectId(uuid7())
     await execute(
         database,
@@ -262,7 +264,16 @@ async def test_a_project_deleted_after_it_was_read_leaves_the_issue_without_one(
     autopilot = await rules.make_autopilot(database, setting)
     await execute(database, "UPDATE autopilot SET project_id = $2 WHERE id = $1", autopilot.id, project_id)
     run_id = await admit_one(database, autopilot.id)
-    await execute(database, "DELETE FROM project WHERE id = $1", project_id)
-    await drain(worker(database))
+    deleter = await asyncpg.connect(postgres_url)
+    try:
+        async with deleter.transaction():
+            await deleter.execute("DELETE FROM project WHERE id = $1", project_id)
+            dispatching = asyncio.create_task(drain(worker(database)))
+            while not await fetch(database, "SELECT 1 FROM pg_locks WHERE NOT granted"):
+                await asyncio.sleep(0)
+        await dispatching
+    finally:
+        await deleter.close()
     run = await row(database, "autopilot_run", run_id)
+    assert (run["status"], run["last_dispatch_error"]) == ("issue_created", None)
     assert (await row(database, "issue", run["issue_id"]))["project_id"] is None

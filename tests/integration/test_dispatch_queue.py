@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import asyncpg
+import msgspec
 import pytest
 from tests.support import rules
 from tests.support.dispatching import (
@@ -23,6 +24,8 @@ from tests.support.dispatching import (
 from tests.support.rules import Setting
 
 from autopilot.bus.connection import Bus
+from autopilot.dispatcher.dispatch import settle_failures
+from autopilot.dispatcher.plan import judge_failure
 from autopilot.domain.ids import LeaseToken, RunId
 from autopilot.domain.states import ExecutionMode
 from autopilot.kit import points
@@ -189,6 +192,46 @@ async def test_an_expired_lease_is_taken_over_and_the_late_commit_changes_nothin
     assert dict(await row(database, "autopilot_run", run_id)) == dict(started)
     assert len(await fetch(database, "SELECT 1 FROM issue")) == 1
     await assert_coherent(database)
+
+
+@pytest.mark.parametrize("poisoned", [False, True])
+async def test_a_lease_that_was_taken_over_dispatches_and_judges_nothing(
+    database: Database, setting: Setting, poisoned: bool
+) -> None:
+    """S10.1: completing, retrying and deferring are all guarded by the token."""
+    autopilot = await rules.make_autopilot(database, setting)
+    run_id = await admit_one(database, autopilot.id)
+    if poisoned:
+        await poison(database, run_id)
+    with points.armed("dispatcher.after_claim", "block", on_hit=1) as claimed:
+        late = asyncio.create_task(worker(database).step())
+        await claimed.wait_reached()
+        await expire_leases(database)
+        [owner] = await claim(database)
+        claimed.release()
+        await late
+    run = await row(database, "autopilot_run", run_id)
+    assert (run["status"], run["dispatch_attempts"]) == ("pending", 0)
+    [held] = await fetch(database, "SELECT seq, claims, lease_token FROM dispatch_queue")
+    assert (held["seq"], held["claims"]) == (owner.seq, 2)
+    assert held["lease_token"] is not None
+
+
+async def test_judging_a_failure_under_a_lost_lease_changes_nothing(
+    database: Database, setting: Setting
+) -> None:
+    autopilot = await rules.make_autopilot(database, setting)
+    run_id = await admit_one(database, autopilot.id)
+    [mine] = await claim(database)
+    async with database.transaction() as conn:
+        for outcome in (
+            judge_failure(mine, "no"),
+            judge_failure(msgspec.structs.replace(mine, attempts=4), "no"),
+        ):
+            done = await settle_failures(conn, LeaseToken(random_token()), [(mine, outcome)])
+            assert not +done.outcomes
+    assert (await row(database, "autopilot_run", run_id))["status"] == "pending"
+    assert len(await fetch(database, "SELECT 1 FROM dispatch_queue")) == 1
 
 
 async def test_a_commit_on_its_way_is_not_robbed_of_its_expired_lease(
