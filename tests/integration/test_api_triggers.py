@@ -361,6 +361,20 @@ async def test_only_writers_touch_triggers(api: Api, acme: Place, rule: Rule) ->
     assert (await mia("PATCH", f"{rule.path}/triggers/{uuid7()}", {"enabled": False})).status == 403
 
 
+async def test_the_scheduler_is_woken_once_an_edit_is_committed(
+    api: Api, rule: Rule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S1.2: and not for an edit that was refused."""
+    woken: list[str] = []
+    monkeypatch.setattr(api.deps.bus, "wake", woken.append)
+    trigger = await rule.add(kind="schedule", cron="* * * * *")
+    await rule.owner("PATCH", rule.at(trigger), {"cron": "*/5 * * * *"})
+    await rule.owner("PATCH", rule.path, {"status": "paused"})
+    assert woken == ["autopilot.wake.schedule"] * 3
+    await rule.owner("PATCH", rule.at(trigger), {"cron": "never"})
+    assert len(woken) == 3
+
+
 async def test_a_preview_shows_the_next_runs_in_utc(acme: Place) -> None:
     """S8.6, CR1, CR12: no autopilot is touched."""
     for query, expected in [

@@ -21,6 +21,7 @@ from autopilot.storage import versions
 from autopilot.storage.autopilots import Autopilot, find_autopilot
 from autopilot.storage.database import Database
 from autopilot.storage.errors import ConstraintViolated
+from autopilot.storage.invariants import check_on
 from autopilot.storage.versions import RuleVersion
 
 
@@ -214,6 +215,7 @@ async def test_edits_at_the_same_time_give_versions_in_order(rule: Rule) -> None
     )
     for older, newer in zip(history[1:], history, strict=False):
         assert older.rule != newer.rule
+    assert await check_on(rule.database) == []
 
 
 async def test_of_two_edits_made_on_the_same_state_one_is_a_conflict(rule: Rule) -> None:
@@ -250,8 +252,10 @@ async def test_resuming_gives_the_next_future_occurrence_however_late_the_last(r
     assert (overdue.year, rev) == (2020, before[1])
     await rule.edit(rule.mia, status=AutopilotStatus.PAUSED)
     assert await rule.next_run() == (None, rev + 1)
+    assert await check_on(rule.database) == []
     await rule.edit(rule.mia, status=AutopilotStatus.ACTIVE)
     assert await rule.next_run() == (before[0], rev + 2)
+    assert await check_on(rule.database) == []
 
 
 async def test_an_expression_that_no_longer_reads_stops_alone_and_says_so(rule: Rule) -> None:
