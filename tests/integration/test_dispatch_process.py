@@ -1,4 +1,4 @@
-"""The dispatcher as a process, without NATS: it polls, dies without loss, and stops in order (S1.1, S1.2, S15)."""
+"""The dispatcher as a process: without NATS it polls, with it it is woken; it dies without loss and stops in order (S1, S15)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import msgspec
+import nats
 import pytest
 from aiohttp import ClientSession
 from tests.support import rules
 from tests.support.dispatching import admit_one, assert_coherent, drain, execute, fetch, row, worker
+from tests.support.nats import nats_server
 
+from autopilot.bus.subjects import wake_dispatch
+from autopilot.domain.events import EventKind, RunEvent
 from autopilot.storage.database import Database
 
 
@@ -24,8 +29,8 @@ async def database(postgres_url: str) -> AsyncIterator[Database]:
 
 
 @asynccontextmanager
-async def dispatcher(url: str, point: str = "") -> AsyncIterator[asyncio.subprocess.Process]:
-    environ = {"AUTOPILOT_DATABASE_URL": url, "AUTOPILOT_TEST_POINTS": "1", "AUTOPILOT_POINTS": point}
+async def dispatcher(url: str, point: str = "", **more: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    environ = {"AUTOPILOT_DATABASE_URL": url, "AUTOPILOT_TEST_POINTS": "1", "AUTOPILOT_POINTS": point, **more}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "autopilot.dispatcher", env=environ, stderr=asyncio.subprocess.PIPE
     )
@@ -89,5 +94,30 @@ async def test_it_says_when_it_is_ready_shows_its_gauges_and_stops_with_0(postgr
             text = ""
             while "autopilot_dispatch_queue_oldest_due_seconds" not in text:
                 text = await (await client.get(f"http://127.0.0.1:{port}/metrics")).text()
+        process.terminate()
+        assert await asyncio.wait_for(process.wait(), 20) == 0
+
+
+async def test_a_wake_up_makes_it_dispatch_at_once_and_the_event_reaches_the_stream(
+    postgres_url: str, database: Database
+) -> None:
+    """S1.2, S12.1: it polls once a minute here, longer than this test may take."""
+    autopilot = await rules.make_autopilot(database, await rules.make_setting(database))
+    async with (
+        nats_server() as server,
+        dispatcher(postgres_url, AUTOPILOT_NATS_URL=server.url, AUTOPILOT_POLL_INTERVAL_S="60") as process,
+    ):
+        await told(process, "bus_connected")
+        listener = await nats.connect(server.url)
+        try:
+            heard = await listener.subscribe("autopilot.events.>")
+            run_id = await admit_one(database, autopilot.id)
+            await listener.publish(wake_dispatch)
+            message = await heard.next_msg(timeout=20)
+        finally:
+            await listener.close()
+        event = msgspec.json.decode(message.data, type=RunEvent)
+        assert (event.run_id, event.kind, event.seq) == (run_id, EventKind.STARTED, 1)
+        assert message.subject == f"autopilot.events.{event.workspace_id}.run.started"
         process.terminate()
         assert await asyncio.wait_for(process.wait(), 20) == 0
