@@ -17,7 +17,7 @@ import psutil
 from autopilot.local import settings
 from autopilot.local.errors import LocalError
 from autopilot.local.processes import Child, FolderLock, end
-from autopilot.local.seed import Seed, ensure_seed, write_private
+from autopilot.local.seed import Seed, ensure_seed, read_seed, write_private
 from autopilot.local.services import probe
 from autopilot.local.stack import Stack
 
@@ -25,6 +25,19 @@ START_TIMEOUT_S = 300.0  # the first start makes the database and migrates it
 STOP_TIMEOUT_S = 90.0
 WATCH_INTERVAL_S = 0.5
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+FIRST_STEPS = """
+To use it, in any shell:
+  . {env}
+
+A runtime that works for the agent "local" (any program that reads a prompt and prints an answer):
+  {autopilot} runtime run --name local --exec 'wc -w'
+
+An autopilot for that agent, and a run of it by hand:
+  curl -sS "$AUTOPILOT_API_URL/api/autopilots" -H "Authorization: Bearer $AUTOPILOT_TOKEN" \\
+    -H "X-Workspace: $AUTOPILOT_WORKSPACE" -H "Content-Type: application/json" -d '{{"title": "Say hello",
+    "description": "Say hello to whoever reads this.", "execution_mode": "create_issue", "assignee_id": "{agent}"}}'
+  {autopilot} list
+  {autopilot} trigger THE_ID"""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,8 +58,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 def up(folder: Path) -> int:
     """Run the stack until a signal (0), or until a part of it dies (LocalError)."""
-    for number in SIGNALS:
-        signal.signal(number, _interrupt)
+    interrupt_on_signals()
     env, state = folder / "env", folder / "state.json"
     stack = local_stack(folder)
     try:
@@ -55,7 +67,7 @@ def up(folder: Path) -> int:
                 seed = ensure_seed(stack)
                 write_private(env, env_file(stack, seed))
                 write_private(state, msgspec.json.encode(_state_of(stack)).decode())
-                _say(f"Autopilot is up.\n{_addresses(_state_of(stack), folder)}")
+                _say(f"Autopilot is up.\n{how_to_use(_state_of(stack), seed, folder)}")
                 _watch(stack)
             finally:
                 env.unlink(missing_ok=True)
@@ -122,7 +134,7 @@ def status(folder: Path) -> int:
         ready, why = probe(part.health_port)
         all_ready = all_ready and ready
         _say(f"  {part.name:<12} {'ready' if ready else f'not ready: {why}'} (pid {part.pid})")
-    _say(_addresses(state, folder))
+    _say(how_to_use(state, read_seed(folder / "seed.json"), folder))
     return 0 if all_ready else 1
 
 
@@ -159,6 +171,12 @@ def _watch(stack: Stack) -> NoReturn:
             raise LocalError(f"{dead}; the rest is stopped.")
 
 
+def interrupt_on_signals() -> None:
+    """From now on every signal that asks this process to end is a KeyboardInterrupt, once."""
+    for number in SIGNALS:
+        signal.signal(number, _interrupt)
+
+
 def _interrupt(_number: int, _frame: object) -> NoReturn:
     for number in SIGNALS:  # one is enough: another one must not break the orderly stop
         signal.signal(number, signal.SIG_IGN)
@@ -173,13 +191,25 @@ def _state_of(stack: Stack) -> State:
     return State(api_url=stack.api_url, ingress_url=stack.ingress_url, parts=parts)
 
 
-def _addresses(state: State, folder: Path) -> str:
-    return (
-        f"  API          {state.api_url}\n"
-        f"  webhooks     {state.ingress_url}\n"
-        f"  logs         {folder / 'log'}\n"
-        f"  to use it    source {folder / 'env'}"
+def how_to_use(state: State, seed: Seed | None, folder: Path) -> str:
+    """Where everything is, and the first commands of somebody who sees this for the first time."""
+    lines = [("API", state.api_url), ("webhooks", state.ingress_url), ("logs", str(folder / "log"))]
+    if seed is not None:
+        # A pipe may end in a file or a build's log: tokens are for eyes only.
+        shown = (seed.token, seed.runtime_token) if sys.stdout.isatty() else (f"in {folder / 'env'}",) * 2
+        lines += [("workspace", seed.workspace), ("token", shown[0]), ("for runtimes", shown[1])]
+    text = "".join(f"  {name:<14}{value}\n" for name, value in lines)
+    return text + FIRST_STEPS.format(
+        env=folder / "env",
+        autopilot=_program("autopilot"),
+        agent=seed.agent_id if seed is not None and seed.agent_id else "AN_AGENTS_ID",
     )
+
+
+def _program(name: str) -> str:
+    """How to call a program of this environment from here."""
+    path = Path(sys.executable).parent / name
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def _lock(folder: Path) -> FolderLock:

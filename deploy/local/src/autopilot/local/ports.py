@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import socket
 
 import psutil
@@ -10,14 +11,19 @@ import psutil
 from autopilot.local.errors import LocalError
 
 LOOPBACK = "127.0.0.1"
+FREE_FROM, FREE_COUNT = 15_000, 15_000
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on now. Another process may still take it before its use."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A loopback port that nobody listens on now. Another process may still take it before its use.
+
+    From below the range in which systems choose ports for outgoing connections: one of those, made while a service
+    is still starting, would take its port away.
+    """
+    while True:
+        port = FREE_FROM + secrets.randbelow(FREE_COUNT)
+        if is_free(port):
+            return port
 
 
 def is_free(port: int) -> bool:

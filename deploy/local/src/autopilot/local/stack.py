@@ -15,7 +15,7 @@ from typing import Self
 
 from autopilot.local.errors import LocalError
 from autopilot.local.nats import NatsServer
-from autopilot.local.ports import free_port, require_free
+from autopilot.local.ports import LOOPBACK, free_port, require_free
 from autopilot.local.postgres import PostgresServer
 from autopilot.local.processes import Child, FolderLock
 from autopilot.local.services import BY_NAME, KINDS, ServiceKind, ServiceProcess, ended
@@ -61,6 +61,7 @@ class Stack:
         self._database_url = None if database_url == self.postgres.url else database_url
         self._nats_url = None if nats_url == self.nats.url else nats_url
         self._wants_nats = nats
+        self._ingress_port = ports.ingress
 
     @property
     def logs(self) -> Path:
@@ -82,7 +83,7 @@ class Stack:
 
     @property
     def ingress_url(self) -> str:
-        return self.processes["ingress"][0].url
+        return f"http://{LOOPBACK}:{self._ingress_port}"
 
     @property
     def foreign_servers(self) -> tuple[str, ...]:
@@ -98,6 +99,8 @@ class Stack:
             for replicas in self.processes.values():
                 replicas.clear()  # of a start before this one
             self._require_ports()
+            # Chosen before anything starts: rules-api shows webhook URLs and starts before ingress does.
+            self._ingress_port = self._ports.ingress or free_port()
             self._start_servers()
             self._report("Migrating the database")
             self.run_module("autopilot.storage", "migrate", timeout_s=MIGRATE_TIMEOUT_S)
@@ -154,6 +157,7 @@ class Stack:
         """What every service is told, on top of our own environment."""
         env = {name: value for name, value in os.environ.items() if not name.startswith("AUTOPILOT_LOCAL_")}
         env |= {"AUTOPILOT_DATABASE_URL": self.database_url, "AUTOPILOT_NATS_URL": self.nats_url or ""}
+        env["AUTOPILOT_INGRESS_URL"] = self.ingress_url
         env.setdefault("AUTOPILOT_SECRET_KEYS", self._secret_key())
         return env | self._extra_env
 
@@ -199,7 +203,7 @@ class Stack:
 
     def _launch(self, kind: ServiceKind, extra_env: Mapping[str, str]) -> ServiceProcess:
         number = len(self.processes[kind.name])
-        fixed = {"rules-api": self._ports.api, "ingress": self._ports.ingress}.get(kind.name, 0)
+        fixed = {"rules-api": self._ports.api, "ingress": self._ingress_port}.get(kind.name, 0)
         process = ServiceProcess(
             kind,
             number,
