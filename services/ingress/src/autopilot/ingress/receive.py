@@ -205,7 +205,7 @@ def _told(found: Found, new: NewDelivery, fate: Born | Repeat | KeyReused) -> tu
 
 def _failed(error: AutopilotError | TimeoutError) -> tuple[str, web.Response]:
     if isinstance(error, TimeoutError) or error.infrastructure:
-        _logger.warning("webhook_put_off", error=type(error).__name__, reason=str(error))
+        _logger.info("webhook_put_off", error=type(error).__name__, reason=str(error))
         return "unavailable", answers.refusal(answers.unavailable())
     return _broken(error)
 

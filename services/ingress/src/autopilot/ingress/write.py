@@ -27,6 +27,7 @@ from autopilot.storage.deliveries import (
 from autopilot.storage.errors import Contention
 
 HOLD_S = 5.0
+MAX_PENDING = 10_000
 
 
 class Born(msgspec.Struct, frozen=True):
@@ -72,7 +73,11 @@ class Writes:
         self._database = database
         self._wake = wake
         self._batches: Coalescer[NewDelivery, Fate] = Coalescer(
-            self._write, name="webhook_writes", size=lambda new: len(new.body), hold_s=HOLD_S
+            self._write,
+            name="webhook_writes",
+            size=lambda new: len(new.body),
+            max_pending=MAX_PENDING,
+            hold_s=HOLD_S,
         )
         self._alone: Coalescer[NewDelivery, Fate] = Coalescer(
             self._store, name="webhook_writes_alone", max_items=1, max_pending=1_000, hold_s=HOLD_S

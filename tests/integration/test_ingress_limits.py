@@ -1,0 +1,94 @@
+"""The gates in front of the look-up, over a real socket (S9.2)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.support.ingress import running_ingress, signed
+from tests.support.rules import WebhookTrigger, make_autopilot, make_setting, make_webhook_trigger
+
+from autopilot.kit import metrics
+from autopilot.storage.database import Database
+
+SECRET = "a signing secret of a decent length"
+UNKNOWN = "awt_" + "x" * 43
+
+
+@pytest.fixture
+async def database(postgres_url: str) -> AsyncIterator[Database]:
+    async with Database(postgres_url, name="test") as database:
+        yield database
+
+
+@pytest.fixture
+async def trigger(database: Database) -> WebhookTrigger:
+    setting = await make_setting(database)
+    autopilot = await make_autopilot(database, setting)
+    return await make_webhook_trigger(database, setting, autopilot.id, secret=SECRET)
+
+
+async def test_an_address_beyond_its_limit_is_429_with_the_time_to_wait(
+    postgres_url: str, trigger: WebhookTrigger
+) -> None:
+    """S9.2, S9.16; other addresses, told by a trusted proxy, are not concerned."""
+    async with running_ingress(
+        postgres_url, ingress_ip_per_min=2, ingress_trusted_proxies=("127.0.0.1",)
+    ) as ingress:
+        mine = signed(SECRET, b"{}") | {"X-Forwarded-For": "198.51.100.1"}
+        assert [(await ingress.post(trigger.token, b"{}", mine)).status for _ in range(3)] == [200, 200, 429]
+        refused = await ingress.post(UNKNOWN, b"{}", mine)
+        assert refused.status == 429
+        assert 50 <= int(refused.headers["Retry-After"]) <= 60
+        other = mine | {"X-Forwarded-For": "198.51.100.2"}
+        assert (await ingress.post(trigger.token, b"{}", other)).status == 200
+
+
+async def test_unknown_tokens_and_bad_signatures_run_into_debt(
+    postgres_url: str, trigger: WebhookTrigger, database: Database
+) -> None:
+    """S9.2: checked before the look-up and charged after it; nothing of the refused is stored."""
+    async with running_ingress(postgres_url, ingress_bad_per_min=3) as ingress:
+        assert (await ingress.post(UNKNOWN)).status == 404
+        assert (await ingress.post("short")).status == 404
+        assert (await ingress.post(trigger.token)).status == 401
+        refused = await ingress.post(trigger.token, b"{}", signed(SECRET, b"{}"))
+        assert refused.status == 429
+        assert 50 <= int(refused.headers["Retry-After"]) <= 60
+        assert (await ingress.post(UNKNOWN)).status == 429
+    async with database.connection() as conn:
+        assert await conn.fetchval("SELECT count(*) FROM webhook_delivery") == 1
+    assert b'autopilot_ingress_limited_total{gate="bad_credentials"}' in metrics.render()
+
+
+async def test_a_token_that_was_good_lately_passes_the_debt_of_its_address(
+    postgres_url: str, trigger: WebhookTrigger
+) -> None:
+    """S9.2: a shared address (a provider's) is not shut by others' mistakes."""
+    async with running_ingress(postgres_url, ingress_bad_per_min=1) as ingress:
+        good = signed(SECRET, b"{}")
+        assert (await ingress.post(trigger.token, b"{}", good)).status == 200
+        assert (await ingress.post(UNKNOWN)).status == 404
+        assert (await ingress.post(UNKNOWN)).status == 429
+        assert (await ingress.post(trigger.token, b"{}", good)).status == 200
+
+
+async def test_a_token_that_died_is_not_good_any_longer(
+    postgres_url: str, trigger: WebhookTrigger, database: Database
+) -> None:
+    """S9.1: rotation kills the old one at once, also for the gates."""
+    async with running_ingress(postgres_url, ingress_bad_per_min=1) as ingress:
+        good = signed(SECRET, b"{}")
+        assert (await ingress.post(trigger.token, b"{}", good)).status == 200
+        async with database.connection() as conn:
+            await conn.execute("UPDATE autopilot_trigger SET token_hash = 'new', rev = rev + 1")
+        assert (await ingress.post(trigger.token, b"{}", good)).status == 404
+        assert (await ingress.post(trigger.token, b"{}", good)).status == 429
+
+
+async def test_other_paths_and_methods_cost_nothing(postgres_url: str, trigger: WebhookTrigger) -> None:
+    async with running_ingress(postgres_url, ingress_ip_per_min=1, ingress_bad_per_min=1) as ingress:
+        for _ in range(3):
+            assert (await ingress.request("GET", "/favicon.ico")).status == 404
+            assert (await ingress.request("GET", f"/api/webhooks/autopilots/{UNKNOWN}")).status == 405
+        assert (await ingress.post(trigger.token, b"{}", signed(SECRET, b"{}"))).status == 200

@@ -1,0 +1,283 @@
+"""One event, one run: repeats, races and edits between look-up and write (S9.7, S1.1)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.support.ingress import Ingress, running_ingress, signed
+from tests.support.rules import (
+    VAULT,
+    Setting,
+    WebhookTrigger,
+    make_autopilot,
+    make_setting,
+    make_webhook_trigger,
+)
+
+from autopilot.bus.connection import Bus
+from autopilot.kit import points
+from autopilot.storage import invariants
+from autopilot.storage.database import Database
+from autopilot.storage.errors import DatabaseUnavailable
+
+SECRET = "a signing secret of a decent length"
+
+
+@pytest.fixture
+async def database(postgres_url: str) -> AsyncIterator[Database]:
+    async with Database(postgres_url, name="test") as database:
+        yield database
+
+
+@pytest.fixture
+async def ingress(postgres_url: str) -> AsyncIterator[Ingress]:
+    async with running_ingress(postgres_url) as ingress:
+        yield ingress
+
+
+@pytest.fixture
+async def setting(database: Database) -> Setting:
+    return await make_setting(database)
+
+
+@pytest.fixture
+async def trigger(database: Database, setting: Setting) -> WebhookTrigger:
+    autopilot = await make_autopilot(database, setting)
+    return await make_webhook_trigger(database, setting, autopilot.id, provider="github", secret=SECRET)
+
+
+def push(delivery_id: str, body: bytes = b'{"ref": "main"}') -> tuple[bytes, dict[str, str]]:
+    return body, signed(SECRET, body, X_GitHub_Event="push", X_GitHub_Delivery=delivery_id)
+
+
+async def rows(database: Database, sql: str, *arguments: object) -> list[dict[str, Any]]:
+    async with database.connection() as conn:
+        return [dict(row) for row in await conn.fetch(sql, *arguments)]
+
+
+async def execute(database: Database, sql: str) -> None:
+    async with database.connection() as conn:
+        await conn.execute(sql)
+
+
+async def test_fifty_equal_posts_at_once_over_two_replicas_make_one_run(
+    postgres_url: str, database: Database, trigger: WebhookTrigger
+) -> None:
+    """S9.7, WH11, WH12: one accepted, 49 duplicates of it, attempt_count 50."""
+    async with running_ingress(postgres_url) as one, running_ingress(postgres_url) as two:
+        answers = await asyncio.gather(
+            *((one, two)[n % 2].post(trigger.token, *push("d-1")) for n in range(50))
+        )
+    assert Counter((a.status, a.body["status"]) for a in answers) == {
+        (200, "accepted"): 1,
+        (200, "duplicate"): 49,
+    }
+    assert len({(a.body["delivery_id"], a.body["run_id"]) for a in answers}) == 1
+    (kept,) = await rows(
+        database, "SELECT attempt_count, last_attempt_at > received_at AS later FROM webhook_delivery"
+    )
+    assert kept == {"attempt_count": 50, "later": True}
+    assert len(await rows(database, "SELECT id FROM autopilot_run")) == 1
+    assert await invariants.check_on(database) == []
+
+
+async def test_a_hundred_different_posts_at_once_are_all_accepted(
+    ingress: Ingress, database: Database, trigger: WebhookTrigger
+) -> None:
+    """WH1: 100 signed deliveries at once, 100 stored, each with its run and its own bytes."""
+    answers = await asyncio.gather(
+        *(ingress.post(trigger.token, *push(f"d-{n}", b'{"n": %d}' % n)) for n in range(100))
+    )
+    assert {a.body["status"] for a in answers} == {"accepted"}
+    kept = await rows(
+        database,
+        """SELECT d.dedupe_key, b.body, r.id FROM webhook_delivery d JOIN webhook_body b ON b.delivery_id = d.id
+             JOIN autopilot_run r ON r.webhook_delivery_id = d.id JOIN dispatch_queue q ON q.run_id = r.id""",
+    )
+    assert {(k["dedupe_key"], k["body"]) for k in kept} == {(f"d-{n}", b'{"n": %d}' % n) for n in range(100)}
+    assert {str(k["id"]) for k in kept} == {a.body["run_id"] for a in answers}
+    assert await invariants.check_on(database) == []
+
+
+async def test_a_duplicate_names_the_original_and_counts(
+    ingress: Ingress, database: Database, trigger: WebhookTrigger
+) -> None:
+    """S9.7, S9.8; the id of the provider decides, whatever the body."""
+    first = await ingress.post(trigger.token, *push("d-1"))
+    again = await ingress.post(trigger.token, *push("d-1", b'{"ref": "other"}'))
+    assert again.body == {**first.body, "status": "duplicate"}
+    assert await rows(database, "SELECT attempt_count FROM webhook_delivery") == [{"attempt_count": 2}]
+
+
+async def test_a_repeat_is_a_duplicate_even_where_a_first_one_would_be_ignored(
+    ingress: Ingress, database: Database, trigger: WebhookTrigger
+) -> None:
+    """S9.2: duplicate comes before trigger, autopilot and filter."""
+    first = await ingress.post(trigger.token, *push("d-1"))
+    await execute(database, "UPDATE autopilot SET status = 'paused', rev = rev + 1")
+    again = await ingress.post(trigger.token, *push("d-1"))
+    assert (again.body["status"], again.body["delivery_id"]) == ("duplicate", first.body["delivery_id"])
+    assert (await ingress.post(trigger.token, *push("d-2"))).body["status"] == "ignored"
+
+
+async def test_an_idempotency_key_with_another_body_is_422(
+    ingress: Ingress, database: Database, setting: Setting
+) -> None:
+    """S9.7, WH10: and it is trimmed, and blank is none."""
+    autopilot = await make_autopilot(database, setting)
+    generic = await make_webhook_trigger(database, setting, autopilot.id)
+    first = await ingress.post(generic.token, b'{"a": 1}', {"Idempotency-Key": "k"})
+    again = await ingress.post(generic.token, b'{"a": 1}', {"Idempotency-Key": " k "})
+    assert (again.body["status"], again.body["run_id"]) == ("duplicate", first.body["run_id"])
+    other = await ingress.post(generic.token, b'{"a": 2}', {"Idempotency-Key": "k"})
+    assert (other.status, other.body["code"]) == (422, "idempotency_key_reused")
+    blank = [await ingress.post(generic.token, b"{}", {"Idempotency-Key": "  "}) for _ in range(2)]
+    assert [a.body["status"] for a in blank] == ["accepted", "accepted"]
+    assert [
+        r["attempt_count"]
+        for r in await rows(database, "SELECT attempt_count FROM webhook_delivery ORDER BY id")
+    ] == [2, 1, 1]
+
+
+async def test_keys_are_of_their_trigger(ingress: Ingress, database: Database, setting: Setting) -> None:
+    """DU12: the same key on two triggers is two events."""
+    autopilot = await make_autopilot(database, setting)
+    hooks = [await make_webhook_trigger(database, setting, autopilot.id) for _ in range(2)]
+    answers = [await ingress.post(hook.token, b"{}", {"Idempotency-Key": "k"}) for hook in hooks]
+    assert [a.body["status"] for a in answers] == ["accepted", "accepted"]
+
+
+async def _post_held_before_the_write(
+    ingress: Ingress, database: Database, trigger: WebhookTrigger, change: str
+) -> Any:
+    with points.armed("ingress.before_write", "block") as point:
+        posting = asyncio.create_task(ingress.post(trigger.token, *push("d-1")))
+        await point.wait_reached()
+        await execute(database, change)
+        point.release()
+        return await posting
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "body"),
+    [
+        ("UPDATE autopilot SET status = 'paused', rev = rev + 1", 200, ("ignored", "autopilot_paused")),
+        ("UPDATE autopilot_trigger SET enabled = false, rev = rev + 1", 200, ("ignored", "trigger_disabled")),
+        ("UPDATE autopilot_trigger SET token_hash = 'new', rev = rev + 1", 404, (404, None)),
+        (
+            "UPDATE autopilot_trigger SET enabled = false, deleted_at = now(), token_hash = NULL, rev = rev + 1",
+            404,
+            (404, None),
+        ),
+        ("UPDATE autopilot SET title = 'new', rev = rev + 1", 200, ("accepted", None)),
+    ],
+)
+async def test_what_changes_between_look_up_and_write_is_decided_again(
+    ingress: Ingress,
+    database: Database,
+    trigger: WebhookTrigger,
+    change: str,
+    status: int,
+    body: tuple[object, str | None],
+) -> None:
+    """HAZARDS 12: the write joins the revisions that were judged."""
+    answer = await _post_held_before_the_write(ingress, database, trigger, change)
+    assert answer.status == status
+    assert (answer.body["status"], answer.body.get("reason_code")) == body
+    assert len(await rows(database, "SELECT id FROM webhook_delivery")) == (0 if status == 404 else 1)
+    assert await invariants.check_on(database) == []
+
+
+async def test_a_secret_that_is_replaced_between_look_up_and_write_counts_at_once(
+    ingress: Ingress, database: Database, trigger: WebhookTrigger
+) -> None:
+    """HAZARDS 12, S9.6: what was signed with the old secret alone is rejected."""
+    new = VAULT.encrypt("another signing secret, as long").hex()
+    answer = await _post_held_before_the_write(
+        ingress, database, trigger, f"UPDATE autopilot_trigger SET secret_enc = '\\x{new}', rev = rev + 1"
+    )
+    assert (answer.status, answer.body["reason_code"]) == (401, "invalid_signature")
+
+
+async def test_a_rule_that_changes_without_end_is_put_off(
+    ingress: Ingress, database: Database, trigger: WebhookTrigger
+) -> None:
+    """Three decisions, then 503: no request loops for ever."""
+    await execute(
+        database,
+        """CREATE FUNCTION busy() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+           CREATE TRIGGER busy BEFORE INSERT ON webhook_dedupe FOR EACH ROW EXECUTE FUNCTION busy()""",
+    )
+    answer = await ingress.post(trigger.token, *push("d-1"))
+    assert (answer.status, answer.headers["Retry-After"]) == (503, "2")
+
+
+async def test_a_commit_whose_answer_was_lost_is_found_by_its_id(
+    ingress: Ingress, database: Database, trigger: WebhookTrigger
+) -> None:
+    """HAZARDS 13: the retry writes nothing twice and answers what it is: accepted, not a duplicate of itself."""
+    lost = DatabaseUnavailable("the answer to COMMIT never came")
+    with points.armed("ingress.after_write", "raise", on_hit=1, error=lost) as point:
+        answers = await asyncio.gather(
+            ingress.post(trigger.token, *push("d-1")),
+            ingress.post(trigger.token, b"{}", {"X-GitHub-Event": "push"}),
+        )
+        assert point.hits >= 2
+    assert [(a.status, a.body["status"]) for a in answers] == [(200, "accepted"), (401, "rejected")]
+    kept = await rows(
+        database, "SELECT id, attempt_count, response_body FROM webhook_delivery ORDER BY status"
+    )
+    assert [(k["attempt_count"], k["response_body"]) for k in kept] == [(1, a.body) for a in answers]
+    assert len(await rows(database, "SELECT run_id FROM dispatch_queue")) == 1
+    assert await invariants.check_on(database) == []
+
+
+async def test_a_repeat_behind_a_strangers_lock_holds_up_nobody(
+    ingress: Ingress, database: Database, trigger: WebhookTrigger
+) -> None:
+    """HAZARDS 11: the stuck item leaves its batch; it is answered when the lock goes."""
+    async with database.connection() as conn:
+        blocker = conn.transaction()
+        await blocker.start()
+        await conn.execute(
+            "INSERT INTO webhook_dedupe (trigger_id, dedupe_key, delivery_id, body_sha) VALUES ($1, 'stuck', $2, $3)",
+            trigger.id,
+            trigger.trigger.autopilot_id,
+            b"\0" * 32,
+        )
+        stuck = asyncio.create_task(ingress.post(trigger.token, *push("stuck")))
+        free = await asyncio.gather(*(ingress.post(trigger.token, *push(f"free-{n}")) for n in range(40)))
+        assert {a.body["status"] for a in free} == {"accepted"}
+        assert not stuck.done()
+        await blocker.rollback()
+    assert (await stuck).body["status"] == "accepted"
+
+
+async def test_the_dispatcher_is_woken_for_news_and_for_repeats_that_still_wait(
+    postgres_url: str, database: Database, trigger: WebhookTrigger
+) -> None:
+    """S9.7, S1.2: once a batch; not for what starts nothing."""
+    woken: list[str] = []
+
+    def note(_bus: Bus, subject: str) -> None:
+        woken.append(subject)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Bus, "wake", note)
+        async with running_ingress(postgres_url) as ingress:
+            first = await ingress.post(trigger.token, *push("d-1"))
+            await ingress.post(trigger.token, *push("d-1"))
+            assert woken == ["autopilot.wake.dispatch"] * 2
+            await ingress.post(trigger.token, b"{}", {"X-GitHub-Delivery": "unsigned"})
+            await execute(
+                database,
+                """UPDATE autopilot_run SET status = 'skipped', reason_code = 'already_active', failure_reason = 'x',
+                          completed_at = clock_timestamp()""",
+            )
+            repeat = await ingress.post(trigger.token, *push("d-1"))
+            assert repeat.body == {**first.body, "status": "duplicate"}
+            assert len(woken) == 2

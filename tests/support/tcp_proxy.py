@@ -1,0 +1,84 @@
+"""A TCP proxy in front of a server, which can be taken away, silenced and given back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit, urlunsplit
+
+
+class TcpProxy:
+    """Forwards to the server of a URL; `url` is the same through the proxy."""
+
+    def __init__(self, url: str) -> None:
+        self._parts = urlsplit(url)
+        self._server: asyncio.Server | None = None
+        self._port = 0
+        self._pipes: set[asyncio.Task[None]] = set()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+
+    @property
+    def url(self) -> str:
+        user, _, _ = self._parts.netloc.rpartition("@")
+        return urlunsplit(self._parts._replace(netloc=f"{user}@127.0.0.1:{self._port}"))
+
+    async def up(self) -> None:
+        """Take connections, on the same port as before."""
+        self._flowing.set()
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    async def down(self) -> None:
+        """Cut every connection and refuse new ones."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for pipe in self._pipes:
+            pipe.cancel()
+        if self._pipes:
+            await asyncio.wait(self._pipes)
+
+    def silence(self) -> None:
+        """Keep every connection and forward nothing, as a network does that lost its way; `up` or `down` ends it."""
+        self._flowing.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._pipes.add(task)
+        ends = [writer]
+        try:
+            there, back = await asyncio.open_connection(self._parts.hostname, self._parts.port)
+            ends.append(back)
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._pipe(reader, back))
+                both.create_task(self._pipe(there, writer))
+        except* OSError:
+            pass
+        except* asyncio.CancelledError:
+            pass
+        finally:
+            self._pipes.discard(task)
+            for end in ends:
+                end.transport.abort()
+
+    async def _pipe(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            await self._flowing.wait()
+            target.write(data)
+            await target.drain()
+        target.close()
+
+
+@asynccontextmanager
+async def tcp_proxy(url: str) -> AsyncIterator[TcpProxy]:
+    """A proxy that is up."""
+    proxy = TcpProxy(url)
+    await proxy.up()
+    try:
+        yield proxy
+    finally:
+        with suppress(asyncio.CancelledError):
+            await proxy.down()
