@@ -12,7 +12,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from autopilot.kit import log, metrics
+from autopilot.kit import log, metrics, tasks
 from autopilot.kit.backoff import Backoff
 from autopilot.kit.clock import SystemClock
 from autopilot.kit.config import Secret
@@ -94,8 +94,7 @@ class Bus:
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            await tasks.end(self._task)
 
     async def _stay_connected(self, url: str) -> None:
         backoff = Backoff(first_s=0.1, last_s=5.0)

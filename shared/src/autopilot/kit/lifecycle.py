@@ -14,7 +14,7 @@ from aiohttp import web
 
 from autopilot.domain.errors import AutopilotError, InfrastructureError
 from autopilot.kit import config as configuration
-from autopilot.kit import log, points
+from autopilot.kit import log, points, tasks
 from autopilot.kit.backoff import Backoff
 from autopilot.kit.health import Health
 from autopilot.kit.loop import Loop
@@ -143,8 +143,7 @@ async def _main(name: str, config: C, build: Build[C]) -> int:
             _logger.info("service_started")
             await stopping
         _logger.info("service_stopping", grace_s=config.grace_s)
-        starting.cancel()
-        await asyncio.wait({starting})
+        await tasks.end(starting)
         drained = await service.stop()
         _logger.info("service_stopped", drained=drained)
         if not starting.cancelled():

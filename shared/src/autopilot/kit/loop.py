@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from autopilot.domain.errors import AutopilotError
-from autopilot.kit import log, metrics
+from autopilot.kit import log, metrics, tasks
 from autopilot.kit.backoff import Backoff
 from autopilot.kit.clock import Clock, SystemClock
 from autopilot.kit.ids import jitter
@@ -85,8 +85,7 @@ class Loop:
             return True
         _, late = await asyncio.wait([self._task], timeout=grace_s)
         for task in late:
-            task.cancel()
-            await asyncio.wait([task])
+            await tasks.end(task)
         return not late
 
     async def _run(self) -> None:
