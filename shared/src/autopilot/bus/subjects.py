@@ -28,3 +28,8 @@ def runtime_of(subject: str) -> UUID:
 def event_subject(workspace_id: UUID, kind: EventKind) -> str:
     """Where a workspace's run events of one kind go (S12.3)."""
     return f"autopilot.events.{workspace_id}.{kind}"
+
+
+def workspace_of(subject: str) -> UUID:
+    """The workspace that an event's subject names."""
+    return UUID(subject.split(".")[2])

@@ -8,9 +8,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 import msgspec
-from autopilot.engine.overlap import lock_for_finish, release_parked
 
-from autopilot.domain.errors import AutopilotError
+from autopilot.domain.errors import Conflict, NotFound
 from autopilot.domain.ids import AutopilotId, IssueId, LeaseToken, RunId, RuntimeId, TaskId, WorkspaceId
 from autopilot.domain.states import (
     ISSUE_CLOSED,
@@ -21,6 +20,7 @@ from autopilot.domain.states import (
     RunStatus,
     TaskStatus,
 )
+from autopilot.engine.overlap import lock_for_finish, release_parked
 from autopilot.kit.ids import uuid7
 from autopilot.storage import endings
 from autopilot.storage.database import Conn
@@ -40,16 +40,19 @@ _RUN_BY_ISSUE: dict[IssueStatus, tuple[RunStatus, ReasonCode | None, str | None]
 }
 
 
-class NoSuchTask(AutopilotError):
+class NoSuchTask(NotFound):
     """There is no such task here."""
 
 
-class NoSuchIssue(AutopilotError):
+class NoSuchIssue(NotFound):
     """There is no such issue here."""
 
 
-class LeaseLost(AutopilotError):
+class LeaseLost(Conflict):
     """The task is no longer held by this lease."""
+
+    def __init__(self) -> None:
+        super().__init__(code="lease_lost")
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +124,18 @@ async def expire_task(conn: Conn, task_id: TaskId) -> Ended:
     return Ended(status=TaskStatus.EXPIRED, changed=True, released=await _release(conn, links.autopilot_id))
 
 
+async def refuse_task(conn: Conn, task_id: TaskId) -> Ended:
+    """A queued task that belongs to nothing here is never given to a runtime: it and its run end (S4.7)."""
+    links = await _links(conn, task_id)
+    task = await _lock_down(conn, links)
+    if task.status is not TaskStatus.QUEUED:
+        return Ended(status=task.status, changed=False)
+    text = "the task does not belong to this run and workspace"
+    await endings.end_task(conn, task_id, TaskStatus.FAILED, error=text, kind=FailureKind.AGENT)
+    await _fail_run(conn, links, ReasonCode.TARGET_UNAVAILABLE, text)
+    return Ended(status=TaskStatus.FAILED, changed=True, released=await _release(conn, links.autopilot_id))
+
+
 async def cancel_task(conn: Conn, task_id: TaskId) -> tuple[Ended, RuntimeId | None]:
     """A person cancels a live task; the runtime that holds it learns so on its next renewal, and is worth a wake-up."""
     links = await _links(conn, task_id)
@@ -135,9 +150,20 @@ async def cancel_task(conn: Conn, task_id: TaskId) -> tuple[Ended, RuntimeId | N
     return ended, task.runtime_id
 
 
+async def hold_issue(conn: Conn, workspace_id: WorkspaceId, issue_id: IssueId) -> endings.IssueLinks:
+    """Lock an issue with all that is above it, for the edits of one transaction. Raises NoSuchIssue."""
+    links = await endings.read_issue_links(conn, workspace_id, issue_id)
+    if links is None:
+        raise NoSuchIssue
+    await _lock_above(conn, links.origin_autopilot_id, links.origin_run_id)
+    if await endings.lock_issue(conn, issue_id) is None:
+        raise NoSuchIssue
+    return links
+
+
 async def move_issue(conn: Conn, workspace_id: WorkspaceId, issue_id: IssueId, status: IssueStatus) -> Moved:
     """An issue's state changed by a person: its run follows (S11.1), its live tasks end when it closes. Raises NoSuchIssue."""
-    links = await _lock_issue(conn, workspace_id, issue_id)
+    links = await hold_issue(conn, workspace_id, issue_id)
     cancelled = await _cancel_tasks(conn, issue_id) if status in ISSUE_CLOSED else frozenset[RuntimeId]()
     await endings.move_issue(conn, issue_id, status)
     if links.origin_run_id is not None and status in _RUN_BY_ISSUE:
@@ -148,7 +174,7 @@ async def move_issue(conn: Conn, workspace_id: WorkspaceId, issue_id: IssueId, s
 
 async def delete_issue(conn: Conn, workspace_id: WorkspaceId, issue_id: IssueId) -> Moved:
     """An issue is deleted by a person: its live tasks end and its run fails `issue_deleted`. Raises NoSuchIssue."""
-    links = await _lock_issue(conn, workspace_id, issue_id)
+    links = await hold_issue(conn, workspace_id, issue_id)
     cancelled = await _cancel_tasks(conn, issue_id)
     if links.origin_run_id is not None:
         code, text = ReasonCode.ISSUE_DELETED, "the issue was deleted"
@@ -219,16 +245,6 @@ async def _lock_down(conn: Conn, links: TaskLinks) -> LockedTask:
     if links.issue_id is not None:
         await endings.lock_issue(conn, links.issue_id)
     return await endings.lock_task(conn, links.id)
-
-
-async def _lock_issue(conn: Conn, workspace_id: WorkspaceId, issue_id: IssueId) -> endings.IssueLinks:
-    links = await endings.read_issue_links(conn, workspace_id, issue_id)
-    if links is None:
-        raise NoSuchIssue
-    await _lock_above(conn, links.origin_autopilot_id, links.origin_run_id)
-    if await endings.lock_issue(conn, issue_id) is None:
-        raise NoSuchIssue
-    return links
 
 
 async def _lock_above(conn: Conn, autopilot_id: AutopilotId | None, run_id: RunId | None) -> None:

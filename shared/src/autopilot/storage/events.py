@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import asyncpg
 import msgspec
 
@@ -63,6 +65,12 @@ async def read_head(conn: Conn, workspace_id: WorkspaceId) -> EventHead:
     if row is None:
         return EventHead(epoch=1, last_seq=0, first_seq=1)
     return EventHead(epoch=row["epoch"], last_seq=row["last_seq"], first_seq=row["first_seq"])
+
+
+async def read_last_seqs(conn: Conn, ids: Collection[WorkspaceId]) -> dict[WorkspaceId, int]:
+    """How far each of these workspaces' sequence goes; one without any event is absent."""
+    rows = await conn.fetch(SQL["read_last_seqs"], list(ids))
+    return {row["workspace_id"]: row["last_seq"] for row in rows}
 
 
 async def lease_relays(conn: Conn, token: LeaseToken, *, lease_s: float, limit: int) -> list[RelayLease]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from autopilot.kit import http
-from autopilot.rules_api import decode
+from autopilot.rules_api import decode, waiting
 from autopilot.rules_api.deps import DEPS, Deps
 from autopilot.rules_api.endpoint import Route, bind
 from autopilot.rules_api.problems import to_problem
@@ -14,10 +14,16 @@ from autopilot.rules_api.routes import (
     autopilots,
     collaborators,
     cron_preview,
+    deliveries,
+    events,
+    issues,
     members,
     projects,
+    runs,
+    runtime,
     runtimes,
     squads,
+    tasks,
     tokens,
     triggers,
     versions,
@@ -29,10 +35,16 @@ ROUTES: tuple[Route, ...] = (
     *autopilots.ROUTES,
     *collaborators.ROUTES,
     *cron_preview.ROUTES,
+    *deliveries.ROUTES,
+    *events.ROUTES,
+    *issues.ROUTES,
     *members.ROUTES,
     *projects.ROUTES,
+    *runs.ROUTES,
+    *runtime.ROUTES,
     *runtimes.ROUTES,
     *squads.ROUTES,
+    *tasks.ROUTES,
     *tokens.ROUTES,
     *triggers.ROUTES,
     *versions.ROUTES,
@@ -46,5 +58,6 @@ def make_app(deps: Deps) -> web.Application:
         middlewares=[http.server_middleware(to_problem=to_problem)], client_max_size=decode.MAX_BODY_BYTES
     )
     app[DEPS] = deps
+    waiting.attach(app, deps)
     app.add_routes([bind(deps, route) for route in ROUTES])
     return app

@@ -34,6 +34,21 @@ class PageQuery(Query, frozen=True, kw_only=True):
         return self.limit + 1
 
 
+class HistoryQuery(PageQuery, frozen=True, kw_only=True):
+    """How runs and deliveries are asked for: after a cursor, or so many from the newest, not both (S13)."""
+
+    offset: Annotated[int | None, msgspec.Meta(ge=0, le=10_000, description="Skip so many of the newest")] = (
+        None
+    )
+
+    @property
+    def skip(self) -> int:
+        """How many rows to pass over; 400 for an offset beside a cursor."""
+        if self.offset is not None and self.cursor is not None:
+            raise Problem(400, "malformed", "Give offset or cursor, not both.", field="offset")
+        return self.offset or 0
+
+
 class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """One page of a list; `next_cursor` is null on the last."""
 

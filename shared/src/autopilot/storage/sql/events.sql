@@ -50,6 +50,10 @@ SELECT h.epoch, h.last_seq, coalesce((SELECT min(e.seq) FROM run_event e WHERE e
   FROM event_head h
  WHERE h.workspace_id = $1;
 
+-- name: read_last_seqs
+-- How far several workspaces go, for those who wait for more.
+SELECT workspace_id, last_seq FROM event_head WHERE workspace_id = ANY($1::uuid[]);
+
 -- name: lease_relays
 -- Workspaces with events that are not confirmed yet and whom nobody relays, taken by this lease.
 UPDATE event_head h

@@ -1,0 +1,225 @@
+"""The runtime protocol: register, beat, claim by long poll, renew, report (S11.3, S11.7). All of it may be repeated."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from uuid import UUID
+
+from autopilot.bus.subjects import wake_dispatch
+from autopilot.domain.errors import InvalidValue
+from autopilot.domain.ids import RuntimeId, TaskId
+from autopilot.domain.states import FailureKind, TaskStatus
+from autopilot.engine import finish
+from autopilot.engine.claims import (
+    HEARTBEAT_S,
+    LEASE_S,
+    POLL_S,
+    RENEW_S,
+    TIMEOUT_GRACE_S,
+    Claim,
+    NoSuchRuntime,
+    claim_tasks,
+)
+from autopilot.engine.finish import Ended, LeaseLost, NoSuchTask
+from autopilot.kit.ids import uuid7
+from autopilot.rules_api.auth import RUNTIMES
+from autopilot.rules_api.endpoint import Call, post
+from autopilot.rules_api.waiting import WAITING
+from autopilot.rules_api.wire.runtime import (
+    MAX_OUTCOME_BYTES,
+    Claimed,
+    ClaimRequest,
+    Complete,
+    Fail,
+    Heard,
+    Heartbeat,
+    Lease,
+    Named,
+    Outcome,
+    Register,
+    Registered,
+    Renew,
+    RenewedTask,
+    RenewedTasks,
+    Started,
+    lease_of,
+)
+from autopilot.storage import runtime_protocol, tasks
+from autopilot.storage.database import Conn
+from autopilot.storage.runtime_protocol import Renewal, Renewed
+
+
+async def register(call: Call, body: Register) -> Registered:
+    """The runtime of this name is new or found again; it counts as heard of, and as usable."""
+    caller = call.caller
+
+    async def save(conn: Conn) -> RuntimeId:
+        runtime_id = await runtime_protocol.register_runtime(
+            conn,
+            caller.workspace_id,
+            runtime_id=RuntimeId(uuid7()),
+            name=body.name,
+            registered_by=caller.created_by,
+            token_id=caller.token_id,
+            concurrency=body.concurrency,
+            capabilities=body.capabilities,
+        )
+        await runtime_protocol.beat(
+            conn, caller.workspace_id, runtime_id, usable=True, detail=None, repair_hint=None
+        )
+        return runtime_id
+
+    return Registered(
+        runtime_id=await call.database.transact(save),
+        name=body.name,
+        workspace_id=caller.workspace_id,
+        concurrency=body.concurrency,
+        heartbeat_s=HEARTBEAT_S,
+        lease_s=LEASE_S,
+        renew_s=RENEW_S,
+        poll_s=POLL_S,
+    )
+
+
+async def heartbeat(call: Call, body: Heartbeat) -> Heard:
+    async with call.database.connection() as conn:
+        found = await runtime_protocol.beat(
+            conn,
+            call.caller.workspace_id,
+            body.runtime_id,
+            usable=body.usable,
+            detail=body.detail,
+            repair_hint=body.repair_hint,
+        )
+    if not found:
+        raise NoSuchRuntime
+    return Heard(runtime_id=body.runtime_id)
+
+
+async def leave(call: Call, body: Named) -> Heard:
+    """The runtime goes away in order: it is offline at once."""
+    async with call.database.connection() as conn:
+        await runtime_protocol.forget(conn, call.caller.workspace_id, body.runtime_id)
+    return Heard(runtime_id=body.runtime_id)
+
+
+async def claim(call: Call, body: ClaimRequest) -> Claimed:
+    """Answer with tasks as soon as there are any, or with none when the wait ends."""
+    deadline = asyncio.get_running_loop().time() + body.wait_s
+    with call.request.app[WAITING].tasks.waiting(RuntimeId(body.runtime_id)) as waiter:
+        while True:
+            found = await _claim(call, body)
+            if found.tasks or not await waiter.news(deadline) or _is_gone(call):
+                return Claimed(tasks=found.tasks)
+
+
+async def start(call: Call, task_id: UUID, body: Lease) -> Started:
+    """Claimed to running. From here on the task's time runs, and a lost lease counts as an attempt."""
+    async with call.database.transaction() as conn:
+        await _require_here(conn, call, task_id)
+        started = await runtime_protocol.start_task(
+            conn, TaskId(task_id), lease_of(body), lease_s=LEASE_S, grace_s=TIMEOUT_GRACE_S
+        )
+    if not started:
+        raise LeaseLost
+    return Started()
+
+
+async def renew(call: Call, body: Renew) -> RenewedTasks:
+    """One call for all that the runtime holds (HAZARDS: renewing)."""
+    renewals = {
+        task.id: Renewal(id=TaskId(task.id), lease_token=lease_of(task), progress=task.progress)
+        for task in body.tasks
+    }
+
+    async def save(conn: Conn) -> dict[TaskId, Renewed]:
+        if await runtime_protocol.touch(conn, call.caller.workspace_id, body.runtime_id) is None:
+            raise NoSuchRuntime
+        return await runtime_protocol.renew_tasks(
+            conn,
+            RuntimeId(body.runtime_id),
+            list(renewals.values()),
+            lease_s=LEASE_S,
+            grace_s=TIMEOUT_GRACE_S,
+        )
+
+    renewed = await call.database.transact(save)
+    return RenewedTasks(
+        tasks=[_renewed(TaskId(task.id), renewed.get(TaskId(task.id))) for task in body.tasks]
+    )
+
+
+async def complete(call: Call, task_id: UUID, body: Complete) -> Outcome:
+    if len(body.result.encode()) > MAX_OUTCOME_BYTES:
+        raise InvalidValue("result", f"result: at most {MAX_OUTCOME_BYTES} bytes of UTF-8.")
+
+    async def end(conn: Conn) -> Ended:
+        await _require_here(conn, call, task_id)
+        return await finish.complete_task(conn, TaskId(task_id), lease_of(body), body.result)
+
+    return _outcome(call, await call.database.transact(end))
+
+
+async def fail(call: Call, task_id: UUID, body: Fail) -> Outcome:
+    if len(body.error.encode()) > MAX_OUTCOME_BYTES:
+        raise InvalidValue("error", f"error: at most {MAX_OUTCOME_BYTES} bytes of UTF-8.")
+
+    async def end(conn: Conn) -> Ended:
+        await _require_here(conn, call, task_id)
+        return await finish.fail_task(
+            conn, TaskId(task_id), lease_of(body), body.error, FailureKind(body.kind)
+        )
+
+    return _outcome(call, await call.database.transact(end))
+
+
+async def _claim(call: Call, body: ClaimRequest) -> Claim:
+    async def take(conn: Conn) -> Claim:
+        return await claim_tasks(
+            conn, call.caller.workspace_id, body.runtime_id, body.claim_id, limit=body.limit
+        )
+
+    found = await call.database.transact(take)
+    for task_id in found.misfits:
+        _outcome(call, await call.database.transact(partial(finish.refuse_task, task_id=task_id)))
+    return found
+
+
+def _is_gone(call: Call) -> bool:
+    """Whether nobody reads the answer any more: then nothing is claimed for them."""
+    transport = call.request.transport
+    return transport is None or transport.is_closing()
+
+
+async def _require_here(conn: Conn, call: Call, task_id: UUID) -> None:
+    if not await tasks.is_here(conn, call.caller.workspace_id, TaskId(task_id)):
+        raise NoSuchTask
+
+
+def _renewed(task_id: TaskId, renewed: Renewed | None) -> RenewedTask:
+    if renewed is None:
+        return RenewedTask(id=task_id, state="lost", lease_until=None)
+    if renewed.status is TaskStatus.CANCELLED:
+        return RenewedTask(id=task_id, state="cancelled", lease_until=None)
+    return RenewedTask(id=task_id, state="ok" if renewed.alive else "lost", lease_until=renewed.lease_until)
+
+
+def _outcome(call: Call, ended: Ended) -> Outcome:
+    if ended.released:
+        call.deps.bus.wake(wake_dispatch)
+    return Outcome(status=ended.status, changed=ended.changed, retry=ended.retry)
+
+
+_TASK = "/api/runtime/tasks/{task_id}"
+
+ROUTES = (
+    post("/api/runtime/register", register, status=200, tokens=RUNTIMES),
+    post("/api/runtime/heartbeat", heartbeat, status=200, tokens=RUNTIMES),
+    post("/api/runtime/bye", leave, status=200, tokens=RUNTIMES),
+    post("/api/runtime/claim", claim, status=200, tokens=RUNTIMES),
+    post("/api/runtime/renew", renew, status=200, tokens=RUNTIMES),
+    post(_TASK + "/start", start, status=200, tokens=RUNTIMES),
+    post(_TASK + "/complete", complete, status=200, tokens=RUNTIMES),
+    post(_TASK + "/fail", fail, status=200, tokens=RUNTIMES),
+)

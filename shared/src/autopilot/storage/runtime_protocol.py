@@ -1,0 +1,198 @@
+"""What the runtime protocol reads and writes: registrations, heartbeats, claims by lease, renewals (S11.3, S11.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from autopilot.domain.ids import (
+    AgentId,
+    AutopilotId,
+    IssueId,
+    LeaseToken,
+    RunId,
+    RuntimeId,
+    TaskId,
+    TokenId,
+    UserId,
+    WorkspaceId,
+)
+from autopilot.domain.states import Source, TaskStatus
+from autopilot.storage import queries
+from autopilot.storage.database import Conn
+
+SQL = queries.load("runtime_protocol")
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A queued task that a runtime might claim; one that does not fit must not be (S4.7)."""
+
+    id: TaskId
+    issue_id: IssueId | None
+    fits: bool
+
+
+class ClaimedTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task as its runtime is told of it."""
+
+    id: TaskId
+    lease_token: LeaseToken
+    lease_until: datetime
+    prompt: str
+    attempt: int
+    max_attempts: int
+    timeout_s: int
+    workspace_id: WorkspaceId
+    agent_id: AgentId
+    agent_name: str
+    issue_id: IssueId | None
+    issue_key: str | None
+    run_id: RunId | None
+    autopilot_id: AutopilotId | None
+    source: Source | None
+    planned_at: datetime | None
+
+
+class Renewal(msgspec.Struct, frozen=True, kw_only=True):
+    """One task to be renewed by the lease that holds it; `progress` None leaves what was told before."""
+
+    id: TaskId
+    lease_token: LeaseToken
+    progress: str | None = None
+
+
+class Renewed(msgspec.Struct, frozen=True, kw_only=True):
+    """A task whose lease was the one presented; `alive` is false once its time is over or it has ended."""
+
+    status: TaskStatus
+    lease_until: datetime | None
+    alive: bool
+
+
+async def register_runtime(
+    conn: Conn,
+    workspace_id: WorkspaceId,
+    *,
+    runtime_id: RuntimeId,
+    name: str,
+    registered_by: UserId,
+    token_id: TokenId,
+    concurrency: int,
+    capabilities: dict[str, Any],
+) -> RuntimeId:
+    """The runtime of this name, new under `runtime_id` or the one that is there, with what it says of itself now."""
+    found = await conn.fetchval(
+        SQL["register_runtime"],
+        runtime_id,
+        workspace_id,
+        name,
+        registered_by,
+        token_id,
+        concurrency,
+        capabilities,
+    )
+    assert isinstance(found, UUID)
+    return RuntimeId(found)
+
+
+async def beat(
+    conn: Conn,
+    workspace_id: WorkspaceId,
+    runtime_id: UUID,
+    *,
+    usable: bool,
+    detail: str | None,
+    repair_hint: str | None,
+) -> bool:
+    """Note a heartbeat; False where there is no such runtime here."""
+    return await conn.fetchval(SQL["beat"], workspace_id, runtime_id, usable, detail, repair_hint) is not None
+
+
+async def touch(conn: Conn, workspace_id: WorkspaceId, runtime_id: UUID) -> bool | None:
+    """Note that a runtime was heard of: whether it is usable, None where there is no such runtime here.
+
+    Holds the runtime's heartbeat until the transaction ends (level 1 of the lock order).
+    """
+    row = await conn.fetchrow(SQL["touch"], workspace_id, runtime_id)
+    return bool(row["usable"]) if row is not None else None
+
+
+async def forget(conn: Conn, workspace_id: WorkspaceId, runtime_id: UUID) -> None:
+    """Let a runtime be offline at once; a repeat changes nothing."""
+    await conn.execute(SQL["forget"], workspace_id, runtime_id)
+
+
+async def find_free(conn: Conn, runtime_id: RuntimeId) -> int:
+    """How many more tasks a runtime may hold; less than one for none."""
+    return int(await conn.fetchval(SQL["find_free"], runtime_id))
+
+
+async def find_claim(conn: Conn, runtime_id: RuntimeId, claim_id: UUID) -> list[TaskId]:
+    """The tasks that this claim holds already."""
+    return [row["id"] for row in await conn.fetch(SQL["find_claim"], runtime_id, claim_id)]
+
+
+async def find_candidates(conn: Conn, runtime_id: RuntimeId, *, limit: int) -> list[Candidate]:
+    """The oldest queued tasks for a runtime, not locked."""
+    return [Candidate(**row) for row in await conn.fetch(SQL["find_candidates"], runtime_id, limit)]
+
+
+async def lock_issues(conn: Conn, ids: Collection[IssueId]) -> set[IssueId]:
+    """Those of the issues that are open and that nobody else works on, locked."""
+    return {row["id"] for row in await conn.fetch(SQL["lock_issues"], sorted(ids))}
+
+
+async def claim_tasks(
+    conn: Conn, ids: Collection[TaskId], runtime_id: RuntimeId, claim_id: UUID, *, lease_s: float, limit: int
+) -> dict[TaskId, IssueId | None]:
+    """Take up to `limit` of these tasks, oldest first; the issues of those taken, which the caller has locked."""
+    rows = await conn.fetch(SQL["claim_tasks"], sorted(ids), runtime_id, claim_id, lease_s, limit)
+    return {row["id"]: row["issue_id"] for row in rows}
+
+
+async def begin_issues(conn: Conn, ids: Collection[IssueId]) -> None:
+    """Move locked issues that wait to in_progress."""
+    await conn.execute(SQL["begin_issues"], sorted(ids))
+
+
+async def load_claimed(conn: Conn, ids: Collection[TaskId]) -> list[ClaimedTask]:
+    """Held tasks with all that their runtime needs to know."""
+    rows = await conn.fetch(SQL["load_claimed"], list(ids))
+    return [msgspec.convert(dict(row), ClaimedTask) for row in rows]
+
+
+async def start_task(
+    conn: Conn, task_id: TaskId, lease: LeaseToken, *, lease_s: float, grace_s: float
+) -> bool:
+    """Note that the agent's work begins; False where this lease does not hold the task."""
+    return await conn.fetchval(SQL["start_task"], task_id, lease, lease_s, grace_s) is not None
+
+
+async def renew_tasks(
+    conn: Conn, runtime_id: RuntimeId, renewals: Sequence[Renewal], *, lease_s: float, grace_s: float
+) -> dict[TaskId, Renewed]:
+    """Renew by lease; a task that another lease holds is absent. No lease reaches `grace_s` beyond the task's time."""
+    rows = await conn.fetch(
+        SQL["renew_tasks"],
+        runtime_id,
+        [renewal.id for renewal in renewals],
+        [renewal.lease_token for renewal in renewals],
+        [renewal.progress for renewal in renewals],
+        lease_s,
+        grace_s,
+    )
+    return {
+        row["id"]: Renewed(
+            status=TaskStatus(row["status"]), lease_until=row["lease_until"], alive=row["alive"]
+        )
+        for row in rows
+    }
+
+
+async def find_waiting(conn: Conn, ids: Collection[RuntimeId]) -> set[RuntimeId]:
+    """Those of the runtimes for which a task waits that they may take."""
+    return {row["id"] for row in await conn.fetch(SQL["find_waiting"], list(ids))}

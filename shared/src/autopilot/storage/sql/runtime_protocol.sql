@@ -1,0 +1,138 @@
+-- name: register_runtime
+-- The runtime of this name: made, or found and told anew. A name is a machine's for as long as it is not deleted.
+INSERT INTO runtime (id, workspace_id, name, registered_by, token_id, concurrency, capabilities)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
+    ON CONFLICT (workspace_id, name) WHERE deleted_at IS NULL DO UPDATE
+   SET token_id = excluded.token_id, concurrency = excluded.concurrency, capabilities = excluded.capabilities
+RETURNING id;
+
+-- name: beat
+-- A heartbeat with what the machine says about itself, kept beside the runtime; no row if the runtime is not here.
+INSERT INTO runtime_heartbeat (runtime_id, seen_at, usable, detail, repair_hint)
+SELECT r.id, clock_timestamp(), $3, $4, $5 FROM runtime r WHERE r.workspace_id = $1 AND r.id = $2 AND r.deleted_at IS NULL
+    ON CONFLICT (runtime_id) DO UPDATE
+   SET seen_at = greatest(runtime_heartbeat.seen_at, excluded.seen_at), usable = excluded.usable, detail = excluded.detail,
+       repair_hint = excluded.repair_hint
+RETURNING runtime_id;
+
+-- name: touch
+-- The heartbeat that every other call implies. It holds the row: claims of one runtime go one after the other.
+INSERT INTO runtime_heartbeat (runtime_id, seen_at)
+SELECT r.id, clock_timestamp() FROM runtime r WHERE r.workspace_id = $1 AND r.id = $2 AND r.deleted_at IS NULL
+    ON CONFLICT (runtime_id) DO UPDATE SET seen_at = greatest(runtime_heartbeat.seen_at, excluded.seen_at)
+RETURNING runtime_id, usable;
+
+-- name: forget
+-- A runtime that leaves is offline at once.
+DELETE FROM runtime_heartbeat h USING runtime r WHERE r.workspace_id = $1 AND r.id = $2 AND h.runtime_id = r.id
+RETURNING h.runtime_id;
+
+-- name: find_free
+-- How many more tasks a runtime may hold; a lease that ran out holds no slot.
+SELECT r.concurrency - (SELECT count(*) FROM agent_task t
+                         WHERE t.runtime_id = r.id AND t.status IN ('claimed', 'running') AND t.lease_until > clock_timestamp())
+  FROM runtime r
+ WHERE r.id = $1;
+
+-- name: find_claim
+-- What an earlier request with this claim id has claimed and nobody has ended or taken since.
+SELECT id FROM agent_task WHERE runtime_id = $1 AND claim_id = $2 AND status IN ('claimed', 'running') ORDER BY id;
+
+-- name: find_candidates
+-- The oldest queued tasks of the agents bound to a runtime, read without locks. A task of a bare run fits if it is still its run's, here.
+SELECT c.id, c.issue_id, c.fits
+  FROM agent a
+ CROSS JOIN LATERAL (
+    SELECT t.id, t.issue_id,
+           t.workspace_id = a.workspace_id
+           AND (t.issue_id IS NOT NULL
+                OR EXISTS (SELECT 1 FROM autopilot_run r
+                            WHERE r.id = t.run_id AND r.workspace_id = t.workspace_id AND r.task_id = t.id
+                              AND r.execution_mode = 'run_only')) AS fits
+      FROM agent_task t
+     WHERE t.agent_id = a.id AND t.status = 'queued' AND t.available_at <= clock_timestamp()
+       AND (t.expires_at IS NULL OR t.expires_at > clock_timestamp())
+     ORDER BY t.id
+     LIMIT $2) c
+ WHERE a.runtime_id = $1
+ ORDER BY c.id
+ LIMIT $2;
+
+-- name: lock_issues
+-- Level 6, before the tasks; an issue that somebody else works on is passed over (HAZARDS 4), and a closed one has no live task.
+SELECT id FROM issue WHERE id = ANY($1::uuid[]) AND status NOT IN ('done', 'cancelled')
+ ORDER BY id
+   FOR NO KEY UPDATE SKIP LOCKED;
+
+-- name: claim_tasks
+-- Queued tasks become this runtime's, each under a lease of its own.
+WITH free AS MATERIALIZED (
+    SELECT t.id FROM agent_task t JOIN agent a ON a.id = t.agent_id AND a.runtime_id = $2
+     WHERE t.id = ANY($1::uuid[]) AND t.status = 'queued'
+     ORDER BY t.id
+     LIMIT $5
+       FOR NO KEY UPDATE OF t SKIP LOCKED
+)
+UPDATE agent_task t
+   SET status = 'claimed', runtime_id = $2, claim_id = $3, lease_token = gen_random_uuid(), claims = t.claims + 1,
+       claimed_at = clock_timestamp(), lease_until = clock_timestamp() + $4 * interval '1 second', progress = NULL
+  FROM free
+ WHERE t.id = free.id
+RETURNING t.id, t.issue_id;
+
+-- name: begin_issues
+-- Whoever claims an issue's task works on it now (S11.6); the caller has locked them.
+UPDATE issue SET status = 'in_progress', rev = rev + 1, updated_at = clock_timestamp()
+ WHERE id = ANY($1::uuid[]) AND status IN ('backlog', 'todo');
+
+-- name: load_claimed
+-- Claimed tasks as their runtime is told of them.
+SELECT t.id, t.lease_token, t.lease_until, t.prompt, t.attempt, t.max_attempts, t.timeout_s, t.workspace_id, t.agent_id,
+       g.name AS agent_name, t.issue_id, w.issue_prefix || '-' || i.number AS issue_key, t.run_id, t.autopilot_id, r.source, r.planned_at
+  FROM agent_task t
+  JOIN agent g ON g.id = t.agent_id
+  JOIN workspace w ON w.id = t.workspace_id
+  LEFT JOIN issue i ON i.id = t.issue_id
+  LEFT JOIN autopilot_run r ON r.id = t.run_id
+ WHERE t.id = ANY($1::uuid[])
+ ORDER BY t.id;
+
+-- name: start_task
+-- Claimed to running, once; repeating it only renews the lease. No row: the lease is not this one, or it has ended.
+UPDATE agent_task
+   SET status = 'running', started_at = coalesce(started_at, greatest(clock_timestamp(), claimed_at)),
+       lease_until = least(clock_timestamp() + $3 * interval '1 second',
+                           coalesce(started_at, clock_timestamp()) + (timeout_s + $4) * interval '1 second')
+ WHERE id = $1 AND lease_token = $2 AND status IN ('claimed', 'running')
+RETURNING id;
+
+-- name: renew_tasks
+-- One statement for all tasks of a runtime, locked in id order; no lease reaches beyond the task's time. What is answered is each one's state now.
+WITH asked AS MATERIALIZED (
+    SELECT t.id, g.lease_token, g.progress
+      FROM unnest($2::uuid[], $3::uuid[], $4::text[]) AS g (id, lease_token, progress)
+      JOIN agent_task t ON t.id = g.id AND t.runtime_id = $1 AND t.lease_token = g.lease_token
+     ORDER BY t.id
+       FOR NO KEY UPDATE OF t
+)
+UPDATE agent_task t
+   SET progress = coalesce(a.progress, t.progress),
+       lease_until = CASE WHEN t.status IN ('claimed', 'running')
+                          THEN least(clock_timestamp() + $5 * interval '1 second', t.started_at + (t.timeout_s + $6) * interval '1 second') END
+  FROM asked a
+ WHERE t.id = a.id AND t.lease_token = a.lease_token
+RETURNING t.id, t.status, t.lease_until, coalesce(t.lease_until > clock_timestamp(), false) AS alive;
+
+-- name: find_waiting
+-- Those of the runtimes that have a task to claim and a hand free for it: what one poll for all waiting requests asks.
+SELECT r.id
+  FROM unnest($1::uuid[]) AS k (id)
+  JOIN runtime r ON r.id = k.id
+ WHERE EXISTS (SELECT 1 FROM agent a
+                CROSS JOIN LATERAL (SELECT 1 FROM agent_task t
+                                     WHERE t.agent_id = a.id AND t.status = 'queued' AND t.available_at <= clock_timestamp()
+                                       AND (t.expires_at IS NULL OR t.expires_at > clock_timestamp())
+                                     LIMIT 1) q
+                WHERE a.workspace_id = r.workspace_id AND a.runtime_id = r.id)
+   AND r.concurrency > (SELECT count(*) FROM agent_task h
+                         WHERE h.runtime_id = r.id AND h.status IN ('claimed', 'running') AND h.lease_until > clock_timestamp());

@@ -1,0 +1,356 @@
+"""The runtime protocol: claims by lease, repeated, renewed and reported over real HTTP (S11.3, S11.7)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.support import rules
+from tests.support.api import Api, running_api
+from tests.support.dispatching import assert_coherent, execute
+from tests.support.work import Machine, Shop, make_machine, make_shop
+
+from autopilot.domain.ids import IssueId
+from autopilot.domain.permissions import TokenKind
+from autopilot.domain.states import ExecutionMode, FailureKind
+from autopilot.engine import finish
+from autopilot.kit.ids import uuid7
+
+ISSUE, BARE = ExecutionMode.CREATE_ISSUE, ExecutionMode.RUN_ONLY
+
+
+@pytest.fixture
+async def api(postgres_url: str) -> AsyncIterator[Api]:
+    async with running_api(postgres_url) as running:
+        yield running
+
+
+@pytest.fixture
+async def shop(api: Api) -> Shop:
+    return await make_shop(api)
+
+
+async def test_a_name_is_one_runtime_however_often_it_registers(api: Api, shop: Shop) -> None:
+    again = await make_machine(api, shop.place, concurrency=3)
+    assert again.id == shop.machine.id
+    shown = (await shop.owner("GET", f"/api/runtimes/{again.id}")).body
+    assert (shown["concurrency"], shown["state"]) == (3, "online")
+    assert shown["registered_by"] == str(shop.place.owner_id)
+    assert (await make_machine(api, shop.place, "other")).id != again.id
+
+
+async def test_the_numbers_of_the_protocol_are_told(api: Api, shop: Shop) -> None:
+    """S11.7."""
+    answer = await shop.machine.client("POST", "/api/runtime/register", {"name": "box"})
+    numbers = {name: value for name, value in answer.body.items() if name.endswith("_s")}
+    assert numbers == {"heartbeat_s": 15, "lease_s": 30, "renew_s": 10, "poll_s": 30}
+
+
+async def test_only_a_runtime_token_speaks_the_protocol(api: Api, shop: Shop) -> None:
+    body = {"name": "box"}
+    for client in (shop.owner, await api.program(shop.place, TokenKind.SERVICE)):
+        assert (await client("POST", "/api/runtime/register", body)).problem()[:2] == (
+            403,
+            "wrong_token_kind",
+        )
+    assert (await shop.machine.client("GET", "/api/issues")).problem()[:2] == (403, "wrong_token_kind")
+
+
+async def test_runtimes_and_tasks_of_other_workspaces_do_not_exist(api: Api, shop: Shop) -> None:
+    """S6.6."""
+    other = await make_shop(api, "other")
+    started = await shop.start()
+    task = await shop.held(started)
+    thief = Machine(client=other.machine.client, id=shop.machine.id)
+    assert await thief.beat() == 404
+    for path, fields in (("claim", {"claim_id": uuid7()}), ("renew", {"tasks": []})):
+        answer = await thief.client("POST", f"/api/runtime/{path}", {"runtime_id": thief.id, **fields})
+        assert answer.status == 404
+    await thief.client("POST", "/api/runtime/bye", {"runtime_id": thief.id})
+    assert (await shop.owner("GET", f"/api/runtimes/{thief.id}")).body["state"] == "online"
+    for act in ("start", "complete", "fail"):
+        assert (await thief.call(task, act))[0] == 404
+    assert (await other.machine.renew(task))[0]["state"] == "lost"
+    assert (await shop.run(started.run_id))["status"] == "running"
+
+
+async def test_a_heartbeat_says_what_is_wrong_with_the_machine(shop: Shop) -> None:
+    """S4.3: and while its agent program cannot run it is given nothing."""
+    started = await shop.start()
+    assert await shop.machine.beat(usable=False, detail="no such command", repair_hint="install it") == 200
+    shown = (await shop.owner("GET", f"/api/runtimes/{shop.machine.id}")).body
+    assert (shown["state"], shown["detail"], shown["repair_hint"]) == (
+        "unusable",
+        "no such command",
+        "install it",
+    )
+    assert await shop.machine.claim() == []
+    assert await shop.machine.beat() == 200
+    assert [task["id"] for task in await shop.machine.claim()] == [str(started.task_id)]
+
+
+async def test_a_runtime_that_leaves_is_offline_at_once(shop: Shop) -> None:
+    await shop.machine.client("POST", "/api/runtime/bye", {"runtime_id": shop.machine.id})
+    shown = (await shop.owner("GET", f"/api/runtimes/{shop.machine.id}")).body
+    assert (shown["state"], shown["seen_at"]) == ("offline", None)
+
+
+async def test_a_claim_and_a_renewal_are_heartbeats(shop: Shop) -> None:
+    for say in (shop.machine.claim, shop.machine.renew):
+        await rules.set_runtime(shop.database, shop.setting.runtime_id, seen_s_ago=60)
+        await say()
+        assert (await shop.owner("GET", f"/api/runtimes/{shop.machine.id}")).body["state"] == "online"
+
+
+async def test_a_claimed_task_carries_what_the_agent_needs(shop: Shop) -> None:
+    started = await shop.start(ISSUE)
+    task = await shop.held(started, running=False)
+    assert (task["issue_id"], task["issue_key"]) == (str(started.issue_id), "AUT-1")
+    assert (task["run_id"], task["autopilot_id"]) == (str(started.run_id), str(started.autopilot_id))
+    assert (task["agent_id"], task["source"]) == (str(shop.setting.agent_id), "api")
+    assert (task["attempt"], task["max_attempts"], task["timeout_s"]) == (1, 3, 3600)
+    assert "Read it and say what you think." in task["prompt"]
+
+
+async def test_claiming_moves_a_waiting_issue_to_in_progress(shop: Shop) -> None:
+    """S11.6."""
+    started = await shop.start(ISSUE)
+    assert (await shop.issue(started.issue_id))["status"] == "todo"
+    await shop.held(started, running=False)
+    assert (await shop.issue(started.issue_id))["status"] == "in_progress"
+    await assert_coherent(shop.database)
+
+
+async def test_an_issue_that_somebody_holds_is_passed_over(shop: Shop) -> None:
+    """HAZARDS: a claim never waits for an issue's lock, so it cannot take part in a deadlock."""
+    first, second = await shop.start(ISSUE), await shop.start(ISSUE)
+    async with shop.database.transaction() as conn:
+        await finish.hold_issue(conn, shop.place.id, first.issue_id or IssueId(uuid7()))
+        assert [task["id"] for task in await shop.machine.claim()] == [str(second.task_id)]
+
+
+async def test_one_task_goes_to_one_of_two_claims(api: Api) -> None:
+    shop = await make_shop(api, concurrency=8)
+    started = [await shop.start() for _ in range(4)]
+    claims = await asyncio.gather(*(shop.machine.claim(limit=2) for _ in range(6)))
+    claimed = [task["id"] for tasks in claims for task in tasks]
+    assert sorted(claimed) == sorted(str(one.task_id) for one in started)
+    assert len({task["lease_token"] for tasks in claims for task in tasks}) == 4
+
+
+async def test_a_task_goes_only_to_the_runtime_of_its_agent(api: Api, shop: Shop) -> None:
+    await shop.start()
+    assert await (await make_machine(api, shop.place, "other")).claim() == []
+
+
+async def test_a_runtime_holds_no_more_than_its_concurrency(api: Api) -> None:
+    shop = await make_shop(api, concurrency=2)
+    started = [await shop.start() for _ in range(3)]
+    held = await shop.machine.claim(limit=10)
+    assert [task["id"] for task in held] == [str(one.task_id) for one in started[:2]]
+    assert await shop.machine.claim() == []
+    assert (await shop.machine.call(held[0], "complete"))[0] == 200
+    assert [task["id"] for task in await shop.machine.claim(limit=10)] == [str(started[2].task_id)]
+
+
+async def test_a_lease_that_ran_out_holds_no_slot(shop: Shop) -> None:
+    lost, waiting = await shop.start(), await shop.start()
+    await shop.held(lost)
+    await shop.end_lease(lost.task_id)
+    assert [task["id"] for task in await shop.machine.claim()] == [str(waiting.task_id)]
+
+
+async def test_a_repeated_claim_gets_the_same_tasks_and_tokens(api: Api) -> None:
+    """HAZARDS: a claim whose answer is lost."""
+    shop = await make_shop(api, concurrency=2)
+    await shop.start()
+    claim_id = uuid7()
+    first = await shop.machine.claim(claim_id=claim_id)
+    await shop.start()
+    again = await shop.machine.claim(claim_id=claim_id)
+    assert [(task["id"], task["lease_token"]) for task in again] == [
+        (task["id"], task["lease_token"]) for task in first
+    ]
+    assert (await shop.machine.call(first[0], "complete"))[0] == 200
+    assert len(await shop.machine.claim(claim_id=claim_id)) == 1
+
+
+async def test_tasks_for_later_and_expired_ones_are_not_claimed(shop: Shop) -> None:
+    started = await shop.start()
+    for column, sign in (("available_at", "+"), ("expires_at", "-")):
+        await execute(
+            shop.database, f"UPDATE agent_task SET {column} = clock_timestamp() {sign} interval '1 minute'"
+        )
+        assert await shop.machine.claim() == []
+        await execute(
+            shop.database, "UPDATE agent_task SET available_at = clock_timestamp(), expires_at = NULL"
+        )
+    assert [task["id"] for task in await shop.machine.claim()] == [str(started.task_id)]
+
+
+async def test_a_bare_task_that_is_not_its_runs_ends_with_its_run(shop: Shop) -> None:
+    """S4.7: checked once more when it is claimed."""
+    started = await shop.start()
+    other = await shop.api.place("other")
+    await execute(
+        shop.database, "UPDATE autopilot_run SET workspace_id = $2 WHERE id = $1", started.run_id, other.id
+    )
+    assert await shop.machine.claim() == []
+    run = await shop.run(started.run_id)
+    assert (run["status"], run["reason_code"]) == ("failed", "target_unavailable")
+    assert (await shop.task(started.task_id))["status"] == "failed"
+
+
+async def test_a_waiting_claim_is_answered_when_a_task_appears(shop: Shop) -> None:
+    """S1.2: without NATS within a second."""
+    await execute(shop.database, "DELETE FROM runtime_heartbeat")
+    waiting = asyncio.create_task(shop.machine.claim(wait_s=20))
+    await _until_it_has_looked(shop)
+    started = await shop.start()
+    async with asyncio.timeout(5):
+        assert [task["id"] for task in await waiting] == [str(started.task_id)]
+
+
+async def test_a_claim_that_waits_in_vain_is_answered_with_nothing(shop: Shop) -> None:
+    async with asyncio.timeout(5):
+        assert await shop.machine.claim(wait_s=0.05) == []
+
+
+async def test_starting_is_repeatable_and_needs_the_lease(shop: Shop) -> None:
+    started = await shop.start()
+    task = await shop.held(started, running=False)
+    assert await shop.machine.call(task, "start") == (200, {"status": "running"})
+    began = (await shop.task(started.task_id))["started_at"]
+    assert await shop.machine.call(task, "start") == (200, {"status": "running"})
+    row = await shop.task(started.task_id)
+    assert (row["status"], row["started_at"]) == ("running", began)
+    status, problem = await shop.machine.call({**task, "lease_token": str(uuid7())}, "start")
+    assert (status, problem["code"]) == (409, "lease_lost")
+    assert (await shop.machine.call({**task, "id": str(uuid7())}, "start"))[0] == 404
+
+
+async def test_one_call_renews_all_that_is_held(api: Api) -> None:
+    """HAZARDS: renewing; S11.7."""
+    shop = await make_shop(api, concurrency=3)
+    ours, cancelled, lost = [await shop.start() for _ in range(3)]
+    tasks = await shop.machine.claim(limit=3)
+    for task in tasks:
+        await shop.machine.call(task, "start")
+    await shop.owner("POST", f"/api/tasks/{cancelled.task_id}/cancel")
+    stolen = {**tasks[2], "lease_token": str(uuid7())}
+    await shop.end_lease(ours.task_id)
+    answers = await shop.machine.renew(*tasks[:2], stolen, progress="halfway")
+    assert [answer["state"] for answer in answers] == ["ok", "cancelled", "lost"]
+    assert [answer["id"] for answer in answers] == [task["id"] for task in tasks]
+    row = await shop.task(ours.task_id)
+    assert row["progress"] == "halfway"
+    assert 25 < (row["lease_until"] - row["started_at"]).total_seconds() < 40
+    assert (await shop.task(lost.task_id))["progress"] is None
+    assert (await shop.machine.renew(tasks[0]))[0]["state"] == "ok"
+    assert (await shop.task(ours.task_id))["progress"] == "halfway"
+
+
+async def test_no_renewal_reaches_beyond_the_time_of_a_task(shop: Shop) -> None:
+    """S11.7: timeout_s, and half a minute to say so."""
+    started = await shop.start()
+    task = await shop.held(started)
+    began = "UPDATE agent_task SET started_at = clock_timestamp() - interval '{} seconds', claimed_at = clock_timestamp() - interval '2 hours'"
+    await execute(shop.database, began.format(3610))
+    assert (await shop.machine.renew(task))[0]["state"] == "ok"
+    row = await shop.task(started.task_id)
+    assert (row["lease_until"] - row["started_at"]).total_seconds() == pytest.approx(3630, abs=0.001)
+    await execute(shop.database, began.format(3631))
+    assert (await shop.machine.renew(task))[0]["state"] == "lost"
+
+
+async def test_a_completed_task_answers_its_holder_again(shop: Shop) -> None:
+    """HAZARDS: completing twice."""
+    started = await shop.start()
+    task = await shop.held(started)
+    assert await shop.machine.call(task, "complete", result="all good") == (
+        200,
+        {"status": "completed", "changed": True, "retry": False},
+    )
+    for act, fields in (("complete", {"result": "other"}), ("fail", {"error": "no"})):
+        assert await shop.machine.call(task, act, **fields) == (
+            200,
+            {"status": "completed", "changed": False, "retry": False},
+        )
+    run = await shop.run(started.run_id)
+    assert (run["status"], run["result"]) == ("completed", "all good")
+    status, problem = await shop.machine.call({**task, "lease_token": str(uuid7())}, "complete")
+    assert (status, problem["code"]) == (409, "lease_lost")
+    await assert_coherent(shop.database)
+
+
+async def test_an_expired_lease_that_nobody_took_still_completes(shop: Shop) -> None:
+    """HAZARDS: completing late."""
+    started = await shop.start()
+    task = await shop.held(started)
+    await shop.end_lease(started.task_id)
+    assert (await shop.machine.call(task, "complete", result="late"))[0] == 200
+    assert (await shop.run(started.run_id))["result"] == "late"
+
+
+async def test_whoever_completes_after_the_lease_was_taken_is_refused(shop: Shop) -> None:
+    """LE1: the new owner's result stands."""
+    started = await shop.start(ISSUE)
+    stale = await shop.held(started)
+    await shop.end_lease(started.task_id)
+    async with shop.database.transaction() as conn:
+        await finish.lose_task(conn, started.task_id, "the runtime was lost", FailureKind.RUNTIME_LOST)
+    assert (await shop.machine.call(stale, "complete", result="stale"))[0] == 409
+    await execute(shop.database, "UPDATE agent_task SET available_at = clock_timestamp()")
+    fresh = await shop.held(started)
+    assert fresh["attempt"] == 2
+    assert (await shop.machine.renew(stale))[0]["state"] == "lost"
+    for act in ("start", "complete", "fail"):
+        status, problem = await shop.machine.call(stale, act)
+        assert (status, problem["code"]) == (409, "lease_lost")
+    assert (await shop.machine.call(fresh, "complete", result="fresh"))[0] == 200
+    assert (await shop.task(started.task_id))["result"] == "fresh"
+    await assert_coherent(shop.database)
+
+
+async def test_results_and_errors_have_their_limits(shop: Shop) -> None:
+    """S11.7: counted in bytes of UTF-8."""
+    started = await shop.start()
+    task = await shop.held(started)
+    for act, field in (("complete", "result"), ("fail", "error")):
+        status, problem = await shop.machine.call(task, act, **{field: "é" * 32_769})
+        assert (status, problem["field"]) == (422, field)
+        status, problem = await shop.machine.call(task, act, **{field: "a\0b"})
+        assert (status, problem["field"]) == (422, field)
+    assert (await shop.machine.call(task, "fail", error="é" * 32_768))[0] == 200
+    assert len((await shop.task(started.task_id))["error"]) == 4000
+    assert len((await shop.run(started.run_id))["failure_reason"]) == 2000
+
+
+async def test_a_timeout_of_an_issues_task_is_tried_again_later(shop: Shop) -> None:
+    """S11.2: the same row after 10 s, then 60 s, three attempts in all; a bare run's is not."""
+    started = await shop.start(ISSUE)
+    for delay_s in (10, 60):
+        task = await shop.held(started)
+        assert await shop.machine.call(task, "fail", error="too slow", kind="timeout") == (
+            200,
+            {"status": "queued", "changed": True, "retry": True},
+        )
+        row = await shop.task(started.task_id)
+        assert (row["available_at"] - row["created_at"]).total_seconds() >= delay_s
+        assert await shop.machine.claim() == []
+        await execute(shop.database, "UPDATE agent_task SET available_at = clock_timestamp()")
+    task = await shop.held(started)
+    assert (await shop.machine.call(task, "fail", error="too slow", kind="timeout"))[1]["status"] == "failed"
+    run = await shop.run(started.run_id)
+    assert (run["status"], run["reason_code"], run["failure_reason"]) == ("failed", "task_failed", "too slow")
+    bare = await shop.start()
+    assert (await shop.machine.call(await shop.held(bare), "fail", kind="timeout"))[1]["status"] == "failed"
+    await assert_coherent(shop.database)
+
+
+async def _until_it_has_looked(shop: Shop) -> None:
+    """Until a claim has found nothing: the heartbeat that it implies tells."""
+    async with asyncio.timeout(5):
+        while (await shop.owner("GET", f"/api/runtimes/{shop.machine.id}")).body["seen_at"] is None:
+            pass
