@@ -37,7 +37,7 @@ class PageQuery(Query, frozen=True, kw_only=True):
 class HistoryQuery(PageQuery, frozen=True, kw_only=True):
     """How runs and deliveries are asked for: after a cursor, or so many from the newest, not both (S13)."""
 
-    offset: Annotated[int | None, msgspec.Meta(ge=0, le=10_000, description="Skip so many of the newest")] = (
+    offset: Annotated[int, msgspec.Meta(ge=0, le=10_000, description="Skip so many of the newest")] | None = (
         None
     )
 
