@@ -1,1 +1,1 @@
-"""Rules, runs, runtimes over REST, and the autopilot command."""
+"""The `autopilot` command: everything over HTTP, for people at a terminal and for programs."""

@@ -1,0 +1,136 @@
+"""The HTTP client of every command: one session, the caller's token, and errors as sentences."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import aiohttp
+import msgspec
+
+from autopilot.cli.config import Connection
+from autopilot.cli.errors import ApiProblem, ApiUnavailable, ApiUnreachable, NotUnderstood
+
+T = TypeVar("T")
+
+_CONNECT_S = 5.0
+
+
+class _ProblemDocument(msgspec.Struct):
+    title: str
+    code: str | None = None
+    detail: str | None = None
+    field: str | None = None
+
+
+class ApiClient:
+    """Calls with one token; enter it before use. Redirects are refused: they would carry the token elsewhere."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        headers = {
+            "Authorization": f"Bearer {self._connection.token.reveal()}",
+            "Accept": "application/json",
+            "User-Agent": "autopilot-cli",
+        }
+        if self._connection.workspace is not None:
+            headers["X-Workspace"] = self._connection.workspace
+        self._session = aiohttp.ClientSession(headers=headers, cookie_jar=aiohttp.DummyCookieJar())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: object = msgspec.UNSET,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 20.0,
+    ) -> bytes:
+        """The body of a 2xx answer. Raises ApiProblem, ApiUnavailable, ApiUnreachable or NotUnderstood."""
+        assert self._session is not None, "the client has not been entered"
+        sent = dict(headers or {})
+        data: bytes | None = None
+        if body is not msgspec.UNSET:
+            data = msgspec.json.encode(body)
+            sent["Content-Type"] = "application/json"
+        try:
+            async with self._session.request(
+                method,
+                self._connection.api_url + path,
+                params=query,
+                data=data,
+                headers=sent,
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_S),
+            ) as response:
+                answer = await response.read()
+                status, kind = response.status, response.content_type
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ApiUnreachable(
+                f"Cannot reach the API at {self._connection.api_url}: {_why(error)}."
+            ) from error
+        if not 200 <= status < 300:
+            raise self._refusal(status, kind, answer)
+        return answer
+
+    def decode(self, answer: bytes, wanted: type[T]) -> T:
+        """The answer as the type that this version of the command expects; NotUnderstood if it is another."""
+        return decode(answer, wanted, self._connection.api_url)
+
+    def _refusal(self, status: int, kind: str, answer: bytes) -> Exception:
+        try:
+            told = msgspec.json.decode(answer, type=_ProblemDocument)
+        except msgspec.DecodeError:
+            if status in (429, 502, 503, 504):  # a proxy in front of the API speaks for it
+                return ApiUnavailable(
+                    status=status, title=f"HTTP {status}", code=None, detail="try again later", field=None
+                )
+            return NotUnderstood(
+                f"What answers at {self._connection.api_url} (HTTP {status}, {kind}) is not Autopilot's API,"
+                " or one of another version."
+            )
+        raised = ApiUnavailable if status == 429 or status >= 500 else ApiProblem
+        detail = told.detail
+        if status == 401:
+            detail = f"{detail or 'the token is not accepted'} Check the token in the environment."
+        return raised(status=status, title=told.title, code=told.code, detail=detail, field=told.field)
+
+
+def decode(answer: bytes, wanted: type[T], api_url: str) -> T:
+    """The answer as that type; NotUnderstood names where it differs."""
+    try:
+        return msgspec.json.decode(answer, type=wanted)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotUnderstood(
+            f"The answer of {api_url} is not understood ({error}): the command and the API differ in version."
+        ) from error
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "it did not answer in time"
+    cause: Any = getattr(error, "os_error", error)
+    number = getattr(cause, "errno", None)
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "its name cannot be resolved"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return "its certificate is not trusted"
+    if isinstance(number, int) and number in errno.errorcode:
+        return os.strerror(number).lower()
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "it closed the connection"
+    return f"the connection failed ({type(error).__name__})"

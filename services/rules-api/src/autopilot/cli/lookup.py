@@ -1,0 +1,77 @@
+"""Autopilots over HTTP: pages read to their end, and ids found by a unique prefix (S14)."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+import click
+import msgspec
+
+from autopilot.cli.client import ApiClient
+from autopilot.cli.errors import NoSuchId
+from autopilot.cli.text import one_line
+
+PATH = "/api/autopilots"
+ARCHIVED = "archived"
+
+_PAGE = "100"
+_ID_LENGTH = 32
+_PREFIX = re.compile(r"[0-9a-f][0-9a-f-]{0,35}")
+_CANDIDATES = 10
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a table shows of an autopilot."""
+
+    id: str
+    title: str
+    status: str
+    execution_mode: str
+    pause_reason: str | None = None
+    trigger_kinds: list[str] = []
+    next_run_at: datetime | None = None
+    last_run_at: datetime | None = None
+    last_run_status: str | None = None
+
+
+class _Page(msgspec.Struct):
+    items: list[msgspec.Raw]
+    next_cursor: str | None = None
+
+
+async def read_autopilots(api: ApiClient, status: str | None = None) -> list[msgspec.Raw]:
+    """Every autopilot that the API lists, newest first, as JSON; archived ones only if asked for."""
+    query = {"limit": _PAGE} | ({"status": status} if status is not None else {})
+    found: list[msgspec.Raw] = []
+    while True:
+        page = api.decode(await api.call("GET", PATH, query=query), _Page)
+        found.extend(page.items)
+        if page.next_cursor is None:
+            return found
+        query["cursor"] = page.next_cursor
+
+
+def listed(api: ApiClient, items: list[msgspec.Raw]) -> list[Listed]:
+    return [api.decode(bytes(item), Listed) for item in items]
+
+
+async def resolve(api: ApiClient, given: str) -> str:
+    """The id that `given` is, or is the only beginning of, archived autopilots included. NoSuchId otherwise."""
+    wanted = given.strip().lower()
+    if not _PREFIX.fullmatch(wanted):
+        raise click.UsageError(f"{one_line(given)!r} is neither an id nor the beginning of one.")
+    bare = wanted.replace("-", "")
+    if len(bare) == _ID_LENGTH:
+        return f"{bare[:8]}-{bare[8:12]}-{bare[12:16]}-{bare[16:20]}-{bare[20:]}"
+    everything = await read_autopilots(api) + await read_autopilots(api, ARCHIVED)
+    matching = [item for item in listed(api, everything) if item.id.replace("-", "").startswith(bare)]
+    if len(matching) == 1:
+        return matching[0].id
+    if not matching:
+        raise NoSuchId(f"No autopilot here has an id that begins with {wanted}.")
+    shown = ", ".join(f"{item.id} {item.title!r}" for item in matching[:_CANDIDATES])
+    more = len(matching) - _CANDIDATES
+    raise NoSuchId(
+        f"{len(matching)} autopilots have ids that begin with {wanted}: {shown}{f' and {more} more' if more > 0 else ''}."
+    )
