@@ -1,0 +1,242 @@
+"""The parts of a runtime that need no process and no server (S11.4, S11.7)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from autopilot.cli.errors import ApiProblem, ApiUnreachable
+from autopilot.cli.runtime.environment import environment_for
+from autopilot.cli.runtime.execution import Outcome, outcome_of
+from autopilot.cli.runtime.printed import ERROR_CHARACTERS, OUTPUT_LIMIT, RESULT_LIMIT, Printed, Tail
+from autopilot.cli.runtime.process import Ended, StopReason
+from autopilot.cli.runtime.protocol import Registration, RuntimeApi, Task
+from autopilot.cli.runtime.worker import Options, RegistrationRefused, Worker
+from autopilot.domain.states import FailureKind
+from autopilot.kit.clock import FakeClock
+
+TASK = Task(
+    id="t",
+    lease_token="l",
+    prompt="p",
+    timeout_s=60,
+    attempt=2,
+    max_attempts=3,
+    workspace_id="w",
+    agent_id="a",
+    agent_name="Ada\0",
+    run_id="r",
+)
+
+
+def test_the_command_gets_the_facts_and_nothing_of_ours() -> None:
+    """S11.4: never a token, a key or a database URL."""
+    environ = {
+        "PATH": "/bin",
+        "AUTOPILOT_API_URL": "http://x",
+        "AUTOPILOT_TOKEN": "apt_1",
+        "AUTOPILOT_RUNTIME_TOKEN": "apr_1",
+        "AUTOPILOT_DATABASE_URL": "postgresql://u:p@h/d",
+        "AUTOPILOT_SECRET_KEYS": "k",
+        "AUTOPILOT_ISSUE_ID": "an older issue",
+    }
+    assert environment_for(TASK, environ) == {
+        "PATH": "/bin",
+        "AUTOPILOT_API_URL": "http://x",
+        "AUTOPILOT_TASK_ID": "t",
+        "AUTOPILOT_RUN_ID": "r",
+        "AUTOPILOT_WORKSPACE_ID": "w",
+        "AUTOPILOT_AGENT": "Ada",
+        "AUTOPILOT_AGENT_ID": "a",
+        "AUTOPILOT_ATTEMPT": "2",
+        "AUTOPILOT_MAX_ATTEMPTS": "3",
+        "AUTOPILOT_TIMEOUT_S": "60",
+    }
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 100, 1_000])
+def test_a_tail_keeps_the_last_bytes_within_its_bounds(chunk: int) -> None:
+    tail = Tail(limit=100)
+    whole = bytes(number % 251 for number in range(1_005))
+    for start in range(0, len(whole), chunk):
+        tail.add(whole[start : start + chunk])
+        assert len(tail._kept) < 200 + 1
+    assert tail.end(100) == whole[-100:]
+    assert tail.end(1_000) == whole[-100:]
+    assert tail.end(3) == whole[-3:]
+    assert tail.total == len(whole)
+
+
+def printed(stdout: bytes = b"", stderr: bytes = b"") -> Printed:
+    both = Printed()
+    both.take(1, stdout)
+    both.take(2, stderr)
+    return both
+
+
+def test_a_short_result_is_what_was_printed_without_the_last_blanks_and_without_nul() -> None:
+    assert printed(b"  one\ntwo\0\n\n").result() == "  one\ntwo"
+    assert printed(b"\xff!").result() == "\ufffd!"
+
+
+def test_a_long_result_is_its_end_with_a_mark_and_whole_characters() -> None:
+    """S11.7: 64 KiB of UTF-8."""
+    result = printed(b"start" + "é".encode() * OUTPUT_LIMIT).result()
+    mark, end = result.split("\n")
+    assert mark == f"[The first part of {5 + 2 * OUTPUT_LIMIT} bytes of output is cut.]"
+    assert set(end) == {"é"}
+    assert RESULT_LIMIT - 4 < len(result.encode()) <= RESULT_LIMIT
+
+
+def test_bytes_that_grow_when_they_are_marked_still_fit() -> None:
+    result = printed(b"\xff" * RESULT_LIMIT).result()
+    assert result.startswith("[The first part")
+    assert len(result.encode()) <= RESULT_LIMIT
+
+
+def test_a_result_of_exactly_the_limit_is_whole() -> None:
+    assert printed(b"x" * RESULT_LIMIT).result() == "x" * RESULT_LIMIT
+
+
+def test_an_error_is_its_headline_and_the_end_of_stderr() -> None:
+    error = printed(b"out", b"first\n" + b"y" * 10_000 + b" last\n").error("It failed.")
+    assert error.startswith("It failed.\nyyy")
+    assert error.endswith("y last")
+    assert len(error) == ERROR_CHARACTERS
+
+
+def test_an_error_without_stderr_shows_what_was_printed_at_all() -> None:
+    assert printed(b"only this\n").error("It failed.") == "It failed.\nonly this"
+    assert printed().error("It failed.") == "It failed."
+
+
+def test_progress_is_the_latest_line_of_whichever_stream_spoke_last() -> None:
+    both = printed(b"one\ntwo\n")
+    assert printed().latest_line() is None
+    both.take(1, b"10%\r20%\r\n\n")
+    assert both.latest_line() == "20%"
+    both.take(2, b"\x1b[31mwarning\x07\n")
+    assert both.latest_line() == "[31mwarning"
+    both.take(1, b"z" * 50_000)
+    assert both.latest_line() == "z" * 2_000
+
+
+@pytest.mark.parametrize(
+    ("ended", "outcome"),
+    [
+        (Ended(exit_code=0, stopped=None), Outcome(result="out")),
+        (Ended(exit_code=3, stopped=None), Outcome(error="The command ended with exit code 3.\nerr")),
+        (Ended(exit_code=-9, stopped=None), Outcome(error="The command was ended by SIGKILL.\nerr")),
+        (
+            Ended(exit_code=0, stopped=StopReason.TIMEOUT),
+            Outcome(error="The command was stopped: it ran longer than 60 s.\nerr", kind=FailureKind.TIMEOUT),
+        ),
+        (
+            Ended(exit_code=0, stopped=StopReason.SHUTDOWN),
+            Outcome(
+                error="The command was stopped: its runtime was shut down.\nerr",
+                kind=FailureKind.RUNTIME_LOST,
+            ),
+        ),
+        (Ended(exit_code=0, stopped=StopReason.LOST), None),
+        (Ended(exit_code=1, stopped=StopReason.CANCELLED), None),
+    ],
+)
+def test_how_a_command_ended_decides_what_is_reported(ended: Ended, outcome: Outcome | None) -> None:
+    """S11.4: the exit code is the outcome; what was lost or cancelled is reported to nobody."""
+    assert outcome_of(ended, printed(b"out\n", b"err\n"), 60) == outcome
+
+
+class ScriptedApi(RuntimeApi):
+    """Answers without HTTP; `trouble` is raised by every call after registration while it is set."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self.trouble: Exception | None = None
+        self.refusal: Exception | None = None
+
+    def _note(self, name: str) -> None:
+        self.calls[name] += 1
+        if self.trouble is not None:
+            raise self.trouble
+
+    async def register(self, name: str, concurrency: int) -> Registration:
+        self.calls["register"] += 1
+        if self.refusal is not None:
+            raise self.refusal
+        return Registration(runtime_id=str(self.calls["register"]), heartbeat_s=15, renew_s=10, poll_s=30)
+
+    async def heartbeat(self, runtime_id: str) -> None:
+        self._note("heartbeat")
+
+    async def claim(self, runtime_id: str, claim_id: str, limit: int, wait_s: float) -> list[Task]:
+        self._note("claim")
+        return []
+
+    async def bye(self, runtime_id: str) -> None:
+        self.calls["bye"] += 1
+
+
+def worker(api: RuntimeApi, clock: FakeClock) -> Worker:
+    return Worker(api, Options(command="true", name="box", concurrency=1), {}, clock=clock)
+
+
+async def work_for(api: RuntimeApi, seconds: float) -> None:
+    clock, stopping = FakeClock(), asyncio.Event()
+    working = asyncio.create_task(worker(api, clock).run(stopping))
+    await clock.advance(seconds)
+    stopping.set()
+    await working
+
+
+async def test_a_server_that_says_nothing_at_once_is_asked_once_a_second() -> None:
+    api = ScriptedApi()
+    await work_for(api, 60)
+    assert 55 <= api.calls["claim"] <= 62
+    assert 4 <= api.calls["heartbeat"] <= 5
+    assert (api.calls["register"], api.calls["bye"]) == (1, 1)
+
+
+async def test_an_api_that_is_away_is_tried_again_with_growing_pauses() -> None:
+    api = ScriptedApi()
+    api.trouble = ApiUnreachable()
+    await work_for(api, 60)
+    assert 10 <= api.calls["claim"] <= 20
+    assert 10 <= api.calls["heartbeat"] <= 20
+    assert api.calls["register"] == 1
+
+
+async def test_an_api_that_is_away_at_the_start_is_waited_for() -> None:
+    api = ScriptedApi()
+    api.refusal = ApiUnreachable()
+    await work_for(api, 60)
+    assert 20 <= api.calls["register"] <= 60
+    assert api.calls["claim"] == 0
+
+
+def refused(status: int) -> ApiProblem:
+    return ApiProblem(status=status, title="No", code="no", detail=None, field=None)
+
+
+async def test_a_runtime_that_the_server_forgot_registers_again_without_haste() -> None:
+    api = ScriptedApi()
+    api.trouble = refused(404)
+    await work_for(api, 60)
+    assert 5 <= api.calls["register"] <= 40
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_revoked_token_ends_the_runtime(status: int) -> None:
+    api = ScriptedApi()
+    api.trouble = refused(status)
+    with pytest.raises(ApiProblem):
+        await asyncio.wait_for(worker(api, FakeClock()).run(asyncio.Event()), 5)
+
+
+async def test_a_refused_registration_ends_the_runtime() -> None:
+    api = ScriptedApi()
+    api.refusal = refused(422)
+    with pytest.raises(RegistrationRefused):
+        await asyncio.wait_for(worker(api, FakeClock()).run(asyncio.Event()), 5)
