@@ -1,4 +1,4 @@
-"""`python -m autopilot.local up|start|stop|status|destroy`: the whole system on this machine."""
+"""`python -m autopilot.local up|start|stop|status|destroy|demo`: the whole system on this machine."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from autopilot.domain.errors import AutopilotError
 from autopilot.local import commands
+from autopilot.local.demo.play import demo
 
 COMMANDS = {
     "up": (commands.up, "run the stack in the foreground until Ctrl-C"),
@@ -15,6 +16,7 @@ COMMANDS = {
     "stop": (commands.stop, "stop the stack"),
     "destroy": (commands.destroy, "stop the stack and remove all its data"),
     "status": (commands.status, "tell what of the stack runs"),
+    "demo": (demo, "play the main job on a stack of its own, from webhook to finished task"),
 }
 
 
