@@ -6,16 +6,22 @@ import asyncio
 import hashlib
 import hmac
 import json
+import os
+import sys
 import tempfile
 import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
+import pytest
 
+from autopilot.local.processes import Child
 from autopilot.local.stack import Stack
 from autopilot.storage.database import Database
 from autopilot.storage.errors import DatabaseUnavailable
@@ -24,6 +30,9 @@ from autopilot.storage.invariants import Finding, check_on
 T = TypeVar("T")
 LIMIT_S = 20.0
 CHECK_EVERY_S = 1.0
+# A test sends more from one address than any sender does; the limits have tests of their own.
+NO_LIMITS = {"AUTOPILOT_INGRESS_IP_PER_MIN": "0", "AUTOPILOT_INGRESS_BAD_PER_MIN": "0"}
+COUNT_BYTES = "wc -c | tr -d ' '"  # an agent whose answer only the prompt can give
 
 
 async def eventually(
@@ -65,10 +74,13 @@ class System:
     async def api(
         self, method: str, path: str, body: Any = None, *, token: str | None = None, **headers: str
     ) -> Reply:
-        """One REST call as the owner, or with another token; header names are written with underscores."""
+        """One REST call as the owner, or with another token; header names are written with underscores.
+
+        A body of bytes is sent as it is, as application/json.
+        """
         sent = {"Authorization": f"Bearer {token or self.token}", "X-Workspace": self.workspace}
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
-        data = None if body is None else json.dumps(body).encode()
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         if data is not None:
             sent["Content-Type"] = "application/json"
         url = self.stack.api_url + path
@@ -84,11 +96,11 @@ class System:
 
     async def post_webhook(
         self, token: str, payload: Any, *, secret: str | None = None, event: str = "push", delivery: str | None = None,
-        url: str | None = None,
+        url: str | None = None, more: Mapping[str, str] | None = None, method: str = "POST",
     ) -> Reply:  # fmt: skip
-        """A delivery as GitHub sends it, signed when there is a secret."""
+        """A delivery as GitHub sends it, signed when there is a secret; `more` headers come on top."""
         raw = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-        headers = {"Content-Type": "application/json", "X-GitHub-Event": event}
+        headers = {"Content-Type": "application/json", "X-GitHub-Event": event, **(more or {})}
         if delivery is not None:
             headers["X-GitHub-Delivery"] = delivery
         if secret is not None:
@@ -96,21 +108,59 @@ class System:
                 "sha256=" + hmac.new(secret.encode(), raw, hashlib.sha256).hexdigest()
             )
         path = f"/api/webhooks/autopilots/{token}"
-        async with self._session.post(
-            (url or self.stack.ingress_url) + path, data=raw, headers=headers
+        async with self._session.request(
+            method, (url or self.stack.ingress_url) + path, data=raw, headers=headers
         ) as answer:
             body = await answer.read()
             return Reply(answer.status, json.loads(body) if body else None, answer.headers)
 
-    async def make_runtime(self, name: str = "runtime") -> str:
-        """Register a runtime over the protocol, heard of just now; its id."""
-        made = await self.ok("POST", "/api/runtime/register", {"name": name}, token=self.runtime_token)
-        return str(made["runtime_id"])
+    async def make_runtime(self, name: str | None = None, *, online: bool = True) -> str:
+        """Register a runtime over the protocol, heard of just now or gone again; its id."""
+        token = self.runtime_token
+        name = name or f"runtime-{uuid.uuid4().hex[:8]}"
+        made = await self.ok("POST", "/api/runtime/register", {"name": name}, token=token)
+        runtime_id = str(made["runtime_id"])
+        if not online:
+            await self.ok("POST", "/api/runtime/bye", {"runtime_id": runtime_id}, token=token)
+        return runtime_id
 
-    async def make_agent(self, runtime_id: str | None, name: str = "agent") -> str:
+    async def make_agent(self, runtime_id: str | None, name: str | None = None) -> str:
         """An agent shared with the workspace; its id."""
+        name = name or f"agent-{uuid.uuid4().hex[:8]}"
         body = {"name": name, "visibility": "workspace", "runtime_id": runtime_id}
         return str((await self.ok("POST", "/api/agents", body))["id"])
+
+    def runtime_process(self, name: str, command: str = COUNT_BYTES, *, concurrency: int = 4) -> Child:
+        """`autopilot runtime run` for the runtime of that name, not started yet."""
+        env = {key: value for key, value in os.environ.items() if not key.startswith("AUTOPILOT_")}
+        env |= {"AUTOPILOT_API_URL": self.stack.api_url, "AUTOPILOT_RUNTIME_TOKEN": self.runtime_token}
+        arguments = ["runtime", "run", "--name", name, "--exec", command, "--concurrency", str(concurrency)]
+        program = [sys.executable, "-m", "autopilot.cli", *arguments]
+        return Child(name, program, self.stack.logs, env=env)
+
+    @asynccontextmanager
+    async def working_runtime(
+        self, name: str, command: str = COUNT_BYTES, *, concurrency: int = 4
+    ) -> AsyncIterator[str]:
+        """An agent whose runtime runs as a process; the agent's id."""
+        process = self.runtime_process(name, command, concurrency=concurrency)
+        process.start()
+        try:
+            yield await self.make_agent(await self.runtime_online(name), name)
+        finally:
+            await asyncio.to_thread(process.stop)
+
+    async def runtime_online(self, name: str) -> str:
+        """The id of the runtime of that name once it is online."""
+
+        async def look() -> str | None:
+            page = await self.ok("GET", "/api/runtimes?limit=100")
+            online = [
+                each["id"] for each in page["items"] if (each["name"], each["state"]) == (name, "online")
+            ]
+            return online[0] if online else None
+
+        return await eventually(look, f"runtime {name} online")
 
     async def make_autopilot(self, agent_id: str, mode: str = "create_issue", **fields: Any) -> str:
         """An active rule; its id."""
@@ -124,6 +174,22 @@ class System:
         """A trigger as the API shows it to its owner."""
         made: dict[str, Any] = await self.ok("POST", f"/api/autopilots/{autopilot_id}/triggers", fields)
         return made
+
+    async def make_webhook(self, autopilot_id: str, **fields: Any) -> str:
+        """A GitHub webhook; the token of its URL."""
+        fields = {"kind": "webhook", "provider": "github", **fields}
+        return str((await self.make_trigger(autopilot_id, **fields))["webhook_token"])
+
+    async def make_due(self, *trigger_ids: str) -> datetime:
+        """Move schedules to the minute that has just begun, as if time had passed; the planned time."""
+        rows = await self.fetch(
+            """UPDATE autopilot_trigger SET next_run_at = date_trunc('minute', clock_timestamp())
+                WHERE id = ANY($1::uuid[]) RETURNING next_run_at""",
+            list(trigger_ids),
+        )
+        assert len(rows) == len(trigger_ids)
+        planned: datetime = rows[0]["next_run_at"]
+        return planned
 
     async def run(self, autopilot_id: str, run_id: str) -> dict[str, Any]:
         found: dict[str, Any] = await self.ok("GET", f"/api/autopilots/{autopilot_id}/runs/{run_id}")
@@ -160,14 +226,38 @@ class System:
         self.findings += [finding for finding in found if finding.fatal]
 
 
+def last_logs(stack: Stack) -> str:
+    """The end of every process' log, to read beside a failure."""
+    return "\n".join(f"--- {log.name}\n{log.read_text()[-3000:]}" for log in sorted(stack.logs.glob("*.log")))
+
+
+def show_logs(report: pytest.TestReport, system: object) -> None:
+    """Put the logs of a stack that outlives the test into the report of its failure."""
+    if report.failed and isinstance(system, System):
+        report.sections.append(("logs of the stack", last_logs(system.stack)))
+
+
 @asynccontextmanager
 async def running_system(
-    *, nats: bool = True, replicas: Mapping[str, int] | None = None, env: Mapping[str, str] | None = None
+    *,
+    nats: bool = True,
+    replicas: Mapping[str, int] | None = None,
+    env: Mapping[str, str] | None = None,
+    database_url: str | None = None,
 ) -> AsyncIterator[System]:
-    """A whole stack on free ports; at the end, and every second until then, every invariant holds."""
+    """A whole stack on free ports; at the end, and every second until then, every invariant holds.
+
+    It runs a Postgres of its own unless it is given a database.
+    """
     with tempfile.TemporaryDirectory(prefix="autopilot-system-") as folder:
         Path(folder).chmod(0o755)
-        stack = Stack(Path(folder), nats=nats, replicas=replicas, env=env)
+        stack = Stack(
+            Path(folder),
+            nats=nats,
+            replicas=replicas,
+            env=NO_LIMITS | dict(env or {}),
+            database_url=database_url,
+        )
         await asyncio.to_thread(stack.start)
         try:
             made = await asyncio.to_thread(
@@ -190,8 +280,7 @@ async def running_system(
                 assert system.checks, "the invariants were never looked at"
                 assert not system.findings, "\n".join(str(finding) for finding in system.findings[:10])
         except BaseException:
-            for log in sorted(stack.logs.glob("*.log")):
-                print(f"--- {log.name}\n{log.read_text()[-3000:]}")
+            print(last_logs(stack))
             raise
         finally:
             await asyncio.to_thread(stack.stop)
