@@ -37,7 +37,9 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     client: Client
     id: str
 
-    async def claim(self, *, wait_s: float = 0, limit: int = 1, claim_id: UUID | None = None) -> list[Any]:
+    async def claim(
+        self, *, wait_s: float = 0, limit: int = 1, claim_id: UUID | None = None
+    ) -> list[dict[str, Any]]:
         """The tasks of one claim, under a new claim id unless one is given."""
         answer = await self.client(
             "POST",

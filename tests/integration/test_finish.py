@@ -1,0 +1,273 @@
+"""How work ends: by fact, once, whatever comes late or twice, and locked top-down (S2.1, S11.1, S11.2, S11.6)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from uuid import UUID
+
+import pytest
+from tests.support.api import Api, running_api
+from tests.support.dispatching import admit_one, assert_coherent, execute, fetch
+from tests.support.work import Shop, Started, make_shop
+
+from autopilot.domain.ids import IssueId, LeaseToken
+from autopilot.domain.states import ExecutionMode, FailureKind, IssueStatus, OverlapPolicy, TaskStatus
+from autopilot.engine import finish
+from autopilot.kit.ids import uuid7
+from autopilot.storage.database import Conn
+
+ISSUE, BARE = ExecutionMode.CREATE_ISSUE, ExecutionMode.RUN_ONLY
+
+Fact = Callable[[Conn, Shop, Started, LeaseToken], Awaitable[object]]
+
+
+@pytest.fixture
+async def api(postgres_url: str) -> AsyncIterator[Api]:
+    async with running_api(postgres_url) as running:
+        yield running
+
+
+@pytest.fixture
+async def shop(api: Api) -> Shop:
+    return await make_shop(api)
+
+
+def issue_of(started: Started) -> IssueId:
+    assert started.issue_id is not None
+    return started.issue_id
+
+
+async def complete(conn: Conn, _shop: Shop, started: Started, lease: LeaseToken) -> object:
+    return await finish.complete_task(conn, started.task_id, lease, "the result")
+
+
+async def fail(conn: Conn, _shop: Shop, started: Started, lease: LeaseToken) -> object:
+    return await finish.fail_task(conn, started.task_id, lease, "it broke", FailureKind.AGENT)
+
+
+async def cancel(conn: Conn, _shop: Shop, started: Started, _lease: LeaseToken) -> object:
+    return await finish.cancel_task(conn, started.task_id)
+
+
+async def lose(conn: Conn, _shop: Shop, started: Started, _lease: LeaseToken) -> object:
+    return await finish.lose_task(conn, started.task_id, "gone", FailureKind.RUNTIME_LOST)
+
+
+async def expire(conn: Conn, _shop: Shop, started: Started, _lease: LeaseToken) -> object:
+    return await finish.expire_task(conn, started.task_id)
+
+
+async def refuse(conn: Conn, _shop: Shop, started: Started, _lease: LeaseToken) -> object:
+    return await finish.refuse_task(conn, started.task_id)
+
+
+async def delete(conn: Conn, shop: Shop, started: Started, _lease: LeaseToken) -> object:
+    return await finish.delete_issue(conn, shop.place.id, issue_of(started))
+
+
+def moved(status: IssueStatus) -> Fact:
+    async def move(conn: Conn, shop: Shop, started: Started, _lease: LeaseToken) -> object:
+        return await finish.move_issue(conn, shop.place.id, issue_of(started), status)
+
+    return move
+
+
+BARE_FACTS: dict[str, tuple[Fact, str, str | None]] = {
+    "complete": (complete, "completed", None),
+    "fail": (fail, "failed", "task_failed"),
+    "cancel": (cancel, "failed", "task_cancelled"),
+    "lose": (lose, "failed", "task_failed"),
+}
+ISSUE_FACTS: dict[str, tuple[Fact, str, str | None]] = {
+    "complete": (complete, "completed", None),
+    "fail": (fail, "failed", "task_failed"),
+    "cancel": (cancel, "failed", "task_cancelled"),
+    "done": (moved(IssueStatus.DONE), "completed", None),
+    "in_review": (moved(IssueStatus.IN_REVIEW), "completed", None),
+    "cancelled": (moved(IssueStatus.CANCELLED), "failed", "issue_cancelled"),
+    "blocked": (moved(IssueStatus.BLOCKED), "failed", "issue_blocked"),
+    "delete": (delete, "failed", "issue_deleted"),
+}
+
+
+async def hold(shop: Shop, started: Started) -> LeaseToken:
+    """The run's task, claimed and running, with a lease that has just run out."""
+    task = await shop.held(started)
+    await shop.end_lease(started.task_id)
+    return LeaseToken(UUID(task["lease_token"]))
+
+
+async def apply(shop: Shop, fact: Fact, started: Started, lease: LeaseToken) -> object:
+    """One fact in a transaction of its own; what it refuses is its answer."""
+    try:
+        async with shop.database.transaction() as conn:
+            return await fact(conn, shop, started, lease)
+    except (finish.LeaseLost, finish.NoSuchIssue) as error:
+        return type(error)
+
+
+@pytest.mark.parametrize(
+    ("mode", "first"), [*((BARE, fact) for fact in BARE_FACTS), *((ISSUE, fact) for fact in ISSUE_FACTS)]
+)
+async def test_the_first_fact_ends_a_run_for_good(shop: Shop, mode: ExecutionMode, first: str) -> None:
+    """S2.1, S11.1: whatever comes late, or once more, changes nothing and is told to nobody."""
+    facts = BARE_FACTS if mode is BARE else ISSUE_FACTS
+    fact, status, code = facts[first]
+    for late, _, _ in facts.values():
+        started = await shop.start(mode)
+        lease = await hold(shop, started)
+        await apply(shop, fact, started, lease)
+        ended = await shop.run(started.run_id)
+        assert (ended["status"], ended["reason_code"]) == (status, code)
+        await apply(shop, late, started, lease)
+        assert await shop.run(started.run_id) == ended
+        assert await _told(shop, started) == ["run.started", "run.done"]
+    await assert_coherent(shop.database)
+
+
+@pytest.mark.parametrize("status", [IssueStatus.BACKLOG, IssueStatus.TODO, IssueStatus.IN_PROGRESS])
+async def test_an_issue_that_only_moves_about_ends_nothing(shop: Shop, status: IssueStatus) -> None:
+    started = await shop.start(ISSUE)
+    await apply(shop, moved(status), started, LeaseToken(uuid7()))
+    assert (await shop.run(started.run_id))["status"] == "issue_created"
+    assert (await shop.task(started.task_id))["status"] == "queued"
+
+
+@pytest.mark.parametrize("status", [IssueStatus.DONE, IssueStatus.CANCELLED])
+async def test_closing_an_issue_cancels_its_live_task(shop: Shop, status: IssueStatus) -> None:
+    """S11.6: its runtime is worth a wake-up."""
+    started = await shop.start(ISSUE)
+    lease = await hold(shop, started)
+    answer = await apply(shop, moved(status), started, lease)
+    assert answer == finish.Moved(cancelled_on=frozenset({shop.setting.runtime_id}))
+    assert (await shop.task(started.task_id))["status"] == "cancelled"
+    assert (await shop.issue(started.issue_id))["closed_at"] is not None
+
+
+@pytest.mark.parametrize("status", [IssueStatus.IN_REVIEW, IssueStatus.BLOCKED])
+async def test_an_open_issue_leaves_its_task_at_work(shop: Shop, status: IssueStatus) -> None:
+    started = await shop.start(ISSUE)
+    lease = await hold(shop, started)
+    await apply(shop, moved(status), started, lease)
+    assert (await shop.task(started.task_id))["status"] == "running"
+    await apply(shop, complete, started, lease)
+    assert (await shop.issue(started.issue_id))["status"] == status
+    assert (await fetch(shop.database, "SELECT body FROM issue_comment"))[0]["body"] == "the result"
+
+
+async def test_a_completed_task_leaves_its_issue_in_review_with_the_result_as_comment(shop: Shop) -> None:
+    """S11.6: in one transaction."""
+    started = await shop.start(ISSUE)
+    await apply(shop, complete, started, await hold(shop, started))
+    assert (await shop.issue(started.issue_id))["status"] == "in_review"
+    (comment,) = await fetch(shop.database, "SELECT author_type, author_id, body FROM issue_comment")
+    assert tuple(comment) == ("agent", shop.setting.agent_id, "the result")
+    run = await shop.run(started.run_id)
+    assert (run["status"], run["result"]) == ("completed", "the result")
+
+
+async def test_a_task_without_a_result_says_nothing_on_its_issue(shop: Shop) -> None:
+    started = await shop.start(ISSUE)
+    lease = await hold(shop, started)
+    async with shop.database.transaction() as conn:
+        await finish.complete_task(conn, started.task_id, lease, "")
+    assert await fetch(shop.database, "SELECT id FROM issue_comment") == []
+    assert (await shop.issue(started.issue_id))["status"] == "in_review"
+
+
+async def test_deleting_an_issue_takes_what_hangs_on_it_and_keeps_its_task_as_history(shop: Shop) -> None:
+    started = await shop.start(ISSUE)
+    await shop.owner("POST", f"/api/issues/{started.issue_id}/comments", {"body": "hm"})
+    answer = await apply(shop, delete, started, await hold(shop, started))
+    assert answer == finish.Moved(cancelled_on=frozenset({shop.setting.runtime_id}))
+    assert await fetch(shop.database, "SELECT id FROM issue_comment") == []
+    assert (await shop.task(started.task_id))["status"] == "cancelled"
+    assert await apply(shop, delete, started, LeaseToken(uuid7())) is finish.NoSuchIssue
+    await assert_coherent(shop.database)
+
+
+async def test_a_claimed_task_that_never_started_goes_back_without_an_attempt(shop: Shop) -> None:
+    """HAZARDS: a claim whose answer is lost; five times, then it counts."""
+    started = await shop.start(ISSUE)
+    for _ in range(finish.CLAIM_LIMIT - 1):
+        await shop.held(started, running=False)
+        await shop.end_lease(started.task_id)
+        await apply(shop, lose, started, LeaseToken(uuid7()))
+        row = await shop.task(started.task_id)
+        assert (row["status"], row["attempt"], row["lease_token"]) == ("queued", 1, None)
+    await shop.held(started, running=False)
+    await shop.end_lease(started.task_id)
+    await apply(shop, lose, started, LeaseToken(uuid7()))
+    assert (await shop.task(started.task_id))["attempt"] == 2
+
+
+async def test_a_live_lease_is_not_lost(shop: Shop) -> None:
+    """HAZARDS: only the task's own lease decides, looked at once more under its lock."""
+    started = await shop.start(BARE)
+    await shop.held(started)
+    assert await apply(shop, lose, started, LeaseToken(uuid7())) == finish.Ended(
+        status=TaskStatus.RUNNING, changed=False
+    )
+
+
+async def test_an_unclaimed_bare_task_expires_and_a_claimed_one_does_not(shop: Shop) -> None:
+    """S11.3."""
+    started = await shop.start(BARE)
+    await apply(shop, expire, started, LeaseToken(uuid7()))
+    run = await shop.run(started.run_id)
+    assert (run["status"], run["reason_code"]) == ("failed", "task_expired")
+    held = await shop.start(BARE)
+    await shop.held(held, running=False)
+    for fact in (expire, refuse):
+        await apply(shop, fact, held, LeaseToken(uuid7()))
+        assert (await shop.task(held.task_id))["status"] == "claimed"
+    await assert_coherent(shop.database)
+
+
+@pytest.mark.parametrize("fact", [complete, fail, cancel, lose], ids=lambda fact: fact.__name__)
+async def test_whatever_ends_the_live_run_lets_the_parked_one_go(shop: Shop, fact: Fact) -> None:
+    """S3.6: in the same transaction."""
+    rule = await shop.rule(BARE, overlap_policy=OverlapPolicy.QUEUE_ONE)
+    live = await shop.start(rule=rule)
+    lease = await hold(shop, live)
+    parked = await admit_one(shop.database, rule)
+    await execute(
+        shop.database,
+        """WITH moved AS (DELETE FROM dispatch_queue WHERE run_id = $1 RETURNING run_id, autopilot_id)
+           INSERT INTO dispatch_deferred (kind, run_id, autopilot_id, available_at, enqueued_at)
+           SELECT 'parked', run_id, autopilot_id, now() + interval '1 hour', now() FROM moved""",
+        parked,
+    )
+    answer = await apply(shop, fact, live, lease)
+    ended = answer[0] if isinstance(answer, tuple) else answer
+    assert isinstance(ended, finish.Ended)
+    assert ended.released
+    assert [row["run_id"] for row in await fetch(shop.database, "SELECT run_id FROM dispatch_queue")] == [
+        parked
+    ]
+    await assert_coherent(shop.database)
+
+
+async def test_tasks_and_issues_end_together_without_a_deadlock(api: Api) -> None:
+    """HAZARDS: locking child first. Both go top-down, so that one waits for the other."""
+    shop = await make_shop(api, concurrency=12)
+    runs = [await shop.start(ISSUE) for _ in range(6)]
+    leases = {task["id"]: task["lease_token"] for task in await shop.machine.claim(limit=12)}
+
+    async def once(fact: Fact, started: Started) -> None:
+        await apply(shop, fact, started, LeaseToken(UUID(leases[str(started.task_id)])))
+
+    facts: list[Fact] = [complete, moved(IssueStatus.CANCELLED), fail, cancel]
+    await asyncio.gather(*(once(fact, started) for started in runs for fact in facts))
+    for started in runs:
+        assert (await shop.run(started.run_id))["completed_at"] is not None
+    await assert_coherent(shop.database)
+
+
+async def _told(shop: Shop, started: Started) -> list[str]:
+    """The run's events in order."""
+    rows = await fetch(
+        shop.database, "SELECT kind FROM run_event_outbox WHERE run_id = $1 ORDER BY id", started.run_id
+    )
+    return [row["kind"] for row in rows]
