@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from autopilot.cli.errors import ApiProblem, ApiUnreachable
+from autopilot.cli.errors import ApiProblem, ApiUnreachable, NotUnderstood
 from autopilot.cli.runtime.environment import environment_for
 from autopilot.cli.runtime.execution import Outcome, outcome_of
 from autopilot.cli.runtime.printed import ERROR_CHARACTERS, OUTPUT_LIMIT, RESULT_LIMIT, Printed, Tail
@@ -206,6 +206,21 @@ async def test_an_api_that_is_away_is_tried_again_with_growing_pauses() -> None:
     assert 10 <= api.calls["claim"] <= 20
     assert 10 <= api.calls["heartbeat"] <= 20
     assert api.calls["register"] == 1
+
+
+async def test_something_else_that_answers_for_the_api_is_waited_out() -> None:
+    """A proxy's page while the API restarts must not end a runtime with tasks in hand."""
+    api = ScriptedApi()
+    api.trouble = NotUnderstood()
+    await work_for(api, 60)
+    assert api.calls["bye"] == 1
+
+
+async def test_an_address_that_never_was_an_api_is_refused_at_once() -> None:
+    api = ScriptedApi()
+    api.refusal = NotUnderstood()
+    with pytest.raises(RegistrationRefused):
+        await asyncio.wait_for(worker(api, FakeClock()).run(asyncio.Event()), 5)
 
 
 async def test_an_api_that_is_away_at_the_start_is_waited_for() -> None:

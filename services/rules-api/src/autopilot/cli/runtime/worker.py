@@ -61,6 +61,7 @@ class Worker:
         self._clock = clock or SystemClock()
         self._kill_after_s = kill_after_s
         self._registration: Registration | None = None
+        self._was_taken = False
         self._registering = asyncio.Lock()
         self._held: dict[str, Execution] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -84,18 +85,18 @@ class Worker:
         finally:
             await _cancel([*loops, stop, *self._running.values()])
 
-    async def _repeat(self, what: str, step: Callable[[], Awaitable[float]]) -> None:
+    async def _repeat(self, what: str, step: Callable[[Registration], Awaitable[float]]) -> None:
         """Do the step for ever, each time after the pause that the one before asked for."""
         backoff = Backoff(last_s=RETRY_LAST_S)
         while True:
-            registration = self._registration
+            registration: Registration | None = None
             try:
-                pause_s = await step()
+                registration = await self._registered()
+                pause_s = await step(registration)
             except AutopilotError as error:
-                unknown = isinstance(error, ApiProblem) and error.status == HTTPStatus.NOT_FOUND
-                if unknown:
+                if isinstance(error, ApiProblem) and error.status == HTTPStatus.NOT_FOUND:
                     self._forget(registration)
-                elif (registration is None and not error.infrastructure) or not may_pass(error):
+                elif not may_pass(error):
                     raise
                 backoff.note_failure()
                 pause_s = backoff.next_delay_s()
@@ -109,18 +110,19 @@ class Worker:
             await self._clock.sleep(pause_s)
 
     async def _registered(self) -> Registration:
+        """Who we are; RegistrationRefused if the API will not have us, or was never one that we understand."""
         async with self._registering:
             if self._registration is None:
                 try:
                     registration = await self._api.register(self._options.name, self._options.concurrency)
-                except ApiProblem as error:
-                    if error.infrastructure:
+                except AutopilotError as error:
+                    if error.infrastructure or (may_pass(error) and self._was_taken):
                         raise
                     raise RegistrationRefused(f"The runtime is not taken. {error.message}") from error
                 _logger.info(
                     "runtime_registered", runtime_id=registration.runtime_id, name=self._options.name
                 )
-                self._registration = registration
+                self._registration, self._was_taken = registration, True
             return self._registration
 
     def _forget(self, registration: Registration | None) -> None:
@@ -129,13 +131,11 @@ class Worker:
             self._registration = None
             self._claim = None
 
-    async def _heartbeat_step(self) -> float:
-        registration = await self._registered()
+    async def _heartbeat_step(self, registration: Registration) -> float:
         await self._api.heartbeat(registration.runtime_id)
         return registration.heartbeat_s
 
-    async def _renew_step(self) -> float:
-        registration = await self._registered()
+    async def _renew_step(self, registration: Registration) -> float:
         held = list(self._held.values())
         if held:
             asked = [(execution.task, execution.progress()) for execution in held]
@@ -144,13 +144,12 @@ class Worker:
                 execution.renewed(answer.state)
         return registration.renew_s
 
-    async def _claim_step(self) -> float:
+    async def _claim_step(self, registration: Registration) -> float:
         free = self._options.concurrency - len(self._held)
         if free <= 0:
             self._freed.clear()
             await self._freed.wait()
             return 0.0
-        registration = await self._registered()
         if self._claim is None:
             self._claim = (str(random_token()), free)
         claim_id, limit = self._claim  # the same as before, if the answer of the last one did not arrive
