@@ -52,7 +52,7 @@ class Scenes:
             autopilot_id, kind="webhook", provider="github", signing_secret=secret,
             event_filters=[{"event": "pull_request", "actions": ["opened", "synchronize"]}],
         )  # fmt: skip
-        body = resources.files(__package__).joinpath("pull_request.json").read_bytes()
+        body = resources.files("autopilot.local.demo").joinpath("pull_request.json").read_bytes()
         signed = _github_headers(secret, body)
         first = self._deliver(trigger, body, signed)
         report.line(f"POST pull_request, {len(body)} bytes, signed", _told(first))
