@@ -46,6 +46,9 @@ class Coalescer(Generic[T, R]):
     raises, the batch is halved until the poisonous item stands alone. An infrastructure error says nothing about
     the items: the whole batch is tried again until an item has waited `hold_s`, then that item fails with it. So
     `flush` may see an item again after an unknown outcome, and must be idempotent by the item's own id.
+
+    With `patience_s` a second writer helps only once an item has waited that long or a batch is full: a writer
+    that is quick gathers larger batches, one that is stuck still holds up nobody.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Coalescer(Generic[T, R]):
         writers: int = 2,
         key: Callable[[T], Any] | None = None,
         hold_s: float = 0.0,
+        patience_s: float = 0.0,
     ) -> None:
         self._flush = flush
         self._name = name
@@ -67,9 +71,12 @@ class Coalescer(Generic[T, R]):
         self._max_bytes = max_bytes
         self._size = size
         self._max_pending = max_pending
+        self._writers = writers
         self._free_writers = writers
         self._key = key
         self._hold_s = hold_s
+        self._patience_s = patience_s
+        self._impatient: asyncio.TimerHandle | None = None
         self._gathering: deque[_Entry[T, R]] = deque()
         self._writing: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -91,7 +98,11 @@ class Coalescer(Generic[T, R]):
         answer: asyncio.Future[R] = loop.create_future()
         self._gathering.append(_Entry(item, answer, loop.time()))
         if self._free_writers:
-            self._start_writer()
+            idle = self._free_writers == self._writers
+            if idle or not self._patience_s or len(self._gathering) >= self._max_items:
+                self._start_writer()
+            elif self._impatient is None:
+                self._impatient = loop.call_later(self._patience_s, self._help)
         return await answer
 
     async def close(self) -> None:
@@ -114,6 +125,18 @@ class Coalescer(Generic[T, R]):
         task = asyncio.get_running_loop().create_task(self._write(), context=contextvars.Context())
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
+
+    def _help(self) -> None:
+        """Start another writer if the oldest item has waited too long; look again while there may be reason to."""
+        self._impatient = None
+        if not self._gathering or not self._free_writers:
+            return
+        loop = asyncio.get_running_loop()
+        left_s = self._gathering[0].since + self._patience_s - loop.time()
+        if left_s <= 0:
+            self._start_writer()
+            left_s = self._patience_s
+        self._impatient = loop.call_later(left_s, self._help)
 
     async def _write(self) -> None:
         try:
