@@ -21,6 +21,7 @@ _MAX_INT_DIGITS: Final = 4_300  # beyond it Python refuses to convert between te
 _BOM: Final = b"\xef\xbb\xbf"
 _FORM: Final = "application/x-www-form-urlencoded"
 _NOT_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_NOT_STRUCTURE: Final = bytes(byte for byte in range(256) if byte not in b'[]{}"')
 _STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # read as signed bytes: one in, one out
 
 
@@ -131,7 +132,9 @@ def _depth_over(text: bytes, limit: int) -> bool:
     if text.count(b"[") + text.count(b"{") <= limit:
         return False
     unescaped = text.replace(b"\\\\", b"").replace(b'\\"', b"")
-    outside_strings = b"".join(unescaped.split(b'"')[::2])
+    # Two quotes with nothing between them may go: what is left stays inside or outside of a string as it was.
+    structure = unescaped.translate(None, _NOT_STRUCTURE).replace(b'""', b"")
+    outside_strings = b"".join(structure.split(b'"')[::2])
     return max(accumulate(array("b", outside_strings.translate(_STEPS, _NOT_BRACKETS)))) > limit
 
 
