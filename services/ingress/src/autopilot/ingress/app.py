@@ -47,10 +47,9 @@ def make_app(receiver: Receiver) -> web.Application:
 
 def make_database(config: Config) -> Database:
     """The pool as ingress needs it: a lock is waited for briefly, a silent server not beyond an answer's time."""
-    return Database(
-        config.database_url.reveal(),
+    return Database.configured(
+        config,
         name="ingress",
-        max_size=config.db_pool_max,
         acquire_timeout_s=2.0,
         settings={"lock_timeout": "400", "statement_timeout": "4000"},
     )

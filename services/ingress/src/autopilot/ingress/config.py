@@ -9,6 +9,7 @@ import msgspec
 
 from autopilot.domain.errors import InvalidValue
 from autopilot.ingress.limits import Network
+from autopilot.engine.secrets import Vault
 from autopilot.kit.config import CommonConfig, key_of
 
 
@@ -40,6 +41,7 @@ class Config(CommonConfig, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         self.networks()
+        Vault.required(self.secret_keys)
 
     def networks(self) -> tuple[Network, ...]:
         """The trusted proxies as networks; InvalidValue names the one that is none."""

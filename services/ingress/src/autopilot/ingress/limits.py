@@ -63,7 +63,10 @@ class GoodTokens:
         self._seen: OrderedDict[bytes, float] = OrderedDict()
 
     def note(self, token_hash: bytes) -> None:
-        self._seen[token_hash] = self._now()
+        now = self._now()
+        if now - self._seen.get(token_hash, -math.inf) < 1.0:
+            return  # a busy token need not be noted for every webhook
+        self._seen[token_hash] = now
         self._seen.move_to_end(token_hash)
         if len(self._seen) > self._max_tokens:
             self._seen.popitem(last=False)

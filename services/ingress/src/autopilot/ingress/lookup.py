@@ -23,6 +23,7 @@ from autopilot.storage.database import Database
 from autopilot.storage.webhook_targets import Target, find_targets
 
 HOLD_S = 5.0
+PATIENCE_S = 0.02
 _MAX_DECRYPTED = 10_000
 _WEBHOOK = Actor(source=Source.WEBHOOK)
 
@@ -57,7 +58,7 @@ class Lookups:
         self._vault = vault
         self._decrypted: OrderedDict[tuple[TriggerId, int, bytes], bytes] = OrderedDict()
         self._coalescer: Coalescer[bytes, Found | None] = Coalescer(
-            self._find, name="webhook_lookups", max_items=1000, hold_s=HOLD_S
+            self._find, name="webhook_lookups", max_items=1000, hold_s=HOLD_S, patience_s=PATIENCE_S
         )
 
     async def __aenter__(self) -> Self:

@@ -59,6 +59,9 @@ class Receiver:
         self._requests = requests
         self._debt = debt
         self._good = good
+        # Bound once: what is not logged at this level then costs nothing on the way of every webhook.
+        logger = log.get_logger().bind()
+        self._debug, self._info = logger.debug, logger.info
 
     async def handle(self, request: web.Request) -> web.Response:
         now = asyncio.get_running_loop().time
@@ -84,20 +87,20 @@ class Receiver:
         caller = self._callers.name(request.remote, request.headers.getall("X-Forwarded-For", ()))
         hashed = token_hash(token)
         self._pass_gates(caller, hashed)
-        async with asyncio.timeout_at(deadline):
-            found = await self._lookups.find(hashed) if looks_like_token(token) else None
-        if found is None:
-            return self._unknown(caller, hashed)
-        raw = await _read_body(request, deadline)
-        received = Received(
-            delivery_id=DeliveryId(uuid7()),
-            run_id=RunId(uuid7()),
-            headers=request.headers,
-            raw=raw,
-            body=parse_body(raw, request.headers.get("Content-Type")),
-        )
-        async with asyncio.timeout_at(deadline):
-            return await self._settle(found, received, caller, hashed)
+        reading = False
+        try:
+            async with asyncio.timeout_at(deadline):
+                found = await self._lookups.find(hashed) if looks_like_token(token) else None
+                if found is None:
+                    return self._unknown(caller, hashed)
+                reading = True
+                raw = await _read_body(request)
+                reading = False
+                return await self._settle(found, _received(request, raw), caller, hashed)
+        except TimeoutError:
+            if reading:
+                raise answers.body_too_slow() from None
+            raise
 
     async def _settle(
         self, found: Found, received: Received, caller: str, hashed: bytes
@@ -111,9 +114,44 @@ class Receiver:
             fate = await self._writes.submit(new)
             if not isinstance(fate, Stale):
                 self._note(new, caller, hashed)
-                return _told(current, new, fate)
+                return self._told(current, new, fate)
             current = await self._lookups.find(hashed)
         raise Unsettled
+
+    def _told(
+        self, found: Found, new: NewDelivery, fate: Born | Repeat | KeyReused
+    ) -> tuple[str, web.Response]:
+        match fate:
+            case KeyReused():
+                raise answers.key_reused()
+            case Repeat(original=original):
+                delivery_id, run_id, outcome = original.id, original.run_id, "duplicate"
+                repeat = Answer(
+                    status=outcome,
+                    delivery_id=delivery_id,
+                    run_id=run_id,
+                    autopilot_id=found.target.snapshot.autopilot_id,
+                    trigger_id=new.trigger_id,
+                )
+                body, status = answers.encode(repeat), 200
+            case Born(written=written):
+                delivery_id, run_id, outcome = new.id, new.run_id, OUTCOMES[new.status]
+                if written is None:
+                    body, status = new.response_body.encode(), new.response_status
+                else:
+                    body, status = written.response_body, written.response_status
+            case _:
+                assert_never(fate)
+        report = self._debug if new.status is DeliveryStatus.QUEUED else self._info
+        report(
+            "webhook_answered",
+            outcome=outcome,
+            delivery_id=delivery_id,
+            run_id=run_id,
+            trigger_id=new.trigger_id,
+            reason_code=new.reason_code,
+        )
+        return outcome, answers.answer_response(body, status)
 
     def _pass_gates(self, caller: str, hashed: bytes) -> None:
         wait_s = self._requests.wait_s(caller)
@@ -151,56 +189,27 @@ def _token_of(request: web.Request) -> str | None:
     return token
 
 
-async def _read_body(request: web.Request, deadline: float) -> bytes:
+async def _read_body(request: web.Request) -> bytes:
     if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
         raise answers.encoding_refused()
     if (request.content_length or 0) > MAX_BODY_BYTES:
         raise answers.body_too_large(MAX_BODY_BYTES)
     try:
-        if request.content.is_eof():
-            return await request.read()
-        async with asyncio.timeout_at(deadline):
-            return await request.read()
+        return await request.read()
     except web.HTTPRequestEntityTooLarge:
         raise answers.body_too_large(MAX_BODY_BYTES) from None
-    except TimeoutError:
-        raise answers.body_too_slow() from None
     except (web.RequestPayloadError, OSError):
         raise answers.body_unreadable() from None
 
 
-def _told(found: Found, new: NewDelivery, fate: Born | Repeat | KeyReused) -> tuple[str, web.Response]:
-    match fate:
-        case KeyReused():
-            raise answers.key_reused()
-        case Repeat(original=original):
-            delivery_id, run_id, outcome = original.id, original.run_id, "duplicate"
-            repeat = Answer(
-                status=outcome,
-                delivery_id=delivery_id,
-                run_id=run_id,
-                autopilot_id=found.target.snapshot.autopilot_id,
-                trigger_id=new.trigger_id,
-            )
-            body, status = answers.encode(repeat), 200
-        case Born(written=written):
-            delivery_id, run_id, outcome = new.id, new.run_id, OUTCOMES[new.status]
-            if written is None:
-                body, status = new.response_body.encode(), new.response_status
-            else:
-                body, status = written.response_body, written.response_status
-        case _:
-            assert_never(fate)
-    report = _logger.debug if new.status is DeliveryStatus.QUEUED else _logger.info
-    report(
-        "webhook_answered",
-        outcome=outcome,
-        delivery_id=delivery_id,
-        run_id=run_id,
-        trigger_id=new.trigger_id,
-        reason_code=new.reason_code,
+def _received(request: web.Request, raw: bytes) -> Received:
+    return Received(
+        delivery_id=DeliveryId(uuid7()),
+        run_id=RunId(uuid7()),
+        headers=request.headers,
+        raw=raw,
+        body=parse_body(raw, request.headers.get("Content-Type")),
     )
-    return outcome, answers.answer_response(body, status)
 
 
 def _failed(error: AutopilotError | TimeoutError) -> tuple[str, web.Response]:

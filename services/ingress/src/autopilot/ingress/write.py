@@ -27,6 +27,7 @@ from autopilot.storage.deliveries import (
 from autopilot.storage.errors import Contention
 
 HOLD_S = 5.0
+PATIENCE_S = 0.02
 MAX_PENDING = 10_000
 
 
@@ -78,6 +79,7 @@ class Writes:
             size=lambda new: len(new.body),
             max_pending=MAX_PENDING,
             hold_s=HOLD_S,
+            patience_s=PATIENCE_S,
         )
         self._alone: Coalescer[NewDelivery, Fate] = Coalescer(
             self._store, name="webhook_writes_alone", max_items=1, max_pending=1_000, hold_s=HOLD_S
