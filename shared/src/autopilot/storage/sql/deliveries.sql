@@ -1,6 +1,7 @@
 -- name: insert_deliveries
 -- Deliveries with all that is born with them (slot, body, run, queue entry), in one statement. A row whose trigger or rule has changed since it
--- was looked up does not join; one whose key or id exists already is left out; the answer is the ids that were written.
+-- was looked up does not join; one whose key or id exists already is left out; the answer is the ids that were written. `IS TRUE` makes each
+-- IN a hash look-up: the planner expects a row or two and would join by comparing all pairs.
 WITH new AS MATERIALIZED (
     SELECT n.id, n.trigger_id, t.workspace_id, t.autopilot_id, t.provider, n.event, n.dedupe_key, n.dedupe_source, n.body_sha,
            n.signature_status, n.status, n.headers, n.content_type, n.body, n.response_status, n.response_body, n.reason_code,
@@ -24,12 +25,12 @@ WITH new AS MATERIALIZED (
         ON CONFLICT DO NOTHING
  RETURNING delivery_id
 ), born AS MATERIALIZED (
-    SELECT n.* FROM new n JOIN slots s ON s.delivery_id = n.id
-     UNION ALL
-    SELECT n.* FROM new n
-     WHERE NOT n.takes_slot
-       AND (n.status = 'rejected'
-            OR NOT EXISTS (SELECT 1 FROM webhook_dedupe d WHERE d.trigger_id = n.trigger_id AND d.dedupe_key = n.dedupe_key))
+    SELECT n.*
+      FROM new n
+     WHERE CASE WHEN n.takes_slot THEN (n.id IN (SELECT s.delivery_id FROM slots s)) IS TRUE
+                ELSE n.status = 'rejected'
+                     OR NOT EXISTS (SELECT 1 FROM webhook_dedupe d WHERE d.trigger_id = n.trigger_id AND d.dedupe_key = n.dedupe_key)
+           END
 ), deliveries AS (
     INSERT INTO webhook_delivery (id, workspace_id, autopilot_id, trigger_id, provider, event, dedupe_key, dedupe_source,
            signature_status, status, headers, content_type, response_status, response_body, run_id, reason_code)
@@ -42,7 +43,7 @@ WITH new AS MATERIALIZED (
  RETURNING id
 ), bodies AS (
     INSERT INTO webhook_body (delivery_id, body)
-    SELECT b.id, b.body FROM born b JOIN deliveries d ON d.id = b.id
+    SELECT b.id, b.body FROM born b WHERE (b.id IN (SELECT d.id FROM deliveries d)) IS TRUE
 ), runs AS (
     INSERT INTO autopilot_run (id, workspace_id, autopilot_id, trigger_id, source, status, execution_mode, rule_version_id,
            rule_version, webhook_delivery_id, squad_id, agent_id, accountable_id, attribution_source, reason_code, failure_reason,
@@ -51,13 +52,13 @@ WITH new AS MATERIALIZED (
            CASE b.status WHEN 'queued' THEN 'pending' ELSE 'skipped' END, b.execution_mode, b.version_id, b.version, b.id, b.squad_id,
            b.agent_id, b.accountable_id, b.attribution_source, b.reason_code, b.reason,
            CASE WHEN b.status <> 'queued' THEN clock_timestamp() END
-      FROM born b JOIN deliveries d ON d.id = b.id
-     WHERE b.run_id IS NOT NULL
+      FROM born b
+     WHERE b.run_id IS NOT NULL AND (b.id IN (SELECT d.id FROM deliveries d)) IS TRUE
 ), entries AS (
     INSERT INTO dispatch_queue (run_id, autopilot_id, trigger_id, size)
     SELECT b.run_id, b.autopilot_id, b.trigger_id, octet_length(b.body)
-      FROM born b JOIN deliveries d ON d.id = b.id
-     WHERE b.run_id IS NOT NULL AND b.status = 'queued'
+      FROM born b
+     WHERE b.run_id IS NOT NULL AND b.status = 'queued' AND (b.id IN (SELECT d.id FROM deliveries d)) IS TRUE
      ORDER BY b.id
 )
 SELECT id FROM deliveries;
