@@ -1,0 +1,157 @@
+"""Run events over REST: after a cursor, and live; a gap can always be filled from the database (S12.2, S12.3)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import msgspec
+import pytest
+from tests.support.api import Api, Client, running_api
+from tests.support.dispatching import admit_one, drain, execute, worker
+from tests.support.work import Shop, make_shop
+
+from autopilot.domain.permissions import TokenKind
+from autopilot.storage import events
+
+
+@pytest.fixture
+async def api(postgres_url: str) -> AsyncIterator[Api]:
+    async with running_api(postgres_url) as running:
+        yield running
+
+
+@pytest.fixture
+async def shop(api: Api) -> Shop:
+    return await make_shop(api)
+
+
+async def happen(shop: Shop, runs: int = 1) -> None:
+    """So many runs start, and their events are numbered."""
+    rule = await shop.rule()
+    for _ in range(runs):
+        await admit_one(shop.database, rule)
+    await drain(worker(shop.database))
+    async with shop.database.connection() as conn:
+        await events.open_heads(conn, 100)
+    async with shop.database.transaction() as conn:
+        await events.sequence(conn, 100)
+
+
+async def test_events_are_read_on_from_a_cursor(shop: Shop) -> None:
+    empty = (await shop.owner("GET", "/api/events")).body
+    assert empty == {"items": [], "cursor": "1.0", "reset": False}
+    await happen(shop, 3)
+    first = (await shop.owner("GET", f"/api/events?after={empty['cursor']}&limit=2")).body
+    assert [event["seq"] for event in first["items"]] == [1, 2]
+    assert {event["kind"] for event in first["items"]} == {"run.started"}
+    assert first["items"][0]["workspace_id"] == str(shop.place.id)
+    rest = (await shop.owner("GET", f"/api/events?after={first['cursor']}")).body
+    assert [event["seq"] for event in rest["items"]] == [3]
+    assert (await shop.owner("GET", f"/api/events?after={rest['cursor']}")).body == {
+        "items": [],
+        "cursor": rest["cursor"],
+        "reset": False,
+    }
+
+
+async def test_a_cursor_of_another_history_is_told_to_start_anew(shop: Shop) -> None:
+    """HAZARDS 18: relay order and gaps. Another epoch, beyond the head, or below what is kept."""
+    await happen(shop, 3)
+    for cursor in ("2.1", "1.4"):
+        answer = (await shop.owner("GET", f"/api/events?after={cursor}")).body
+        assert answer == {"items": [], "cursor": "1.3", "reset": True}
+    await execute(shop.database, "DELETE FROM run_event WHERE seq <= 2")
+    assert (await shop.owner("GET", "/api/events?after=1.1")).body["reset"] is True
+    assert (await shop.owner("GET", "/api/events?after=1.2")).body["reset"] is False
+    assert (await shop.owner("GET", "/api/events")).body["items"][0]["seq"] == 3
+
+
+@pytest.mark.parametrize("cursor", ["x", "1", "1.", "-1.2", "1.2.3", "1.9999999999999999999"])
+async def test_a_cursor_that_is_none_is_refused(shop: Shop, cursor: str) -> None:
+    assert (await shop.owner("GET", f"/api/events?after={cursor}")).problem() == (400, "malformed", "after")
+
+
+async def test_another_workspaces_events_are_not_told(api: Api, shop: Shop) -> None:
+    """S6.6."""
+    await happen(shop)
+    other = await api.place("other")
+    assert (await other.owner("GET", "/api/events")).body["items"] == []
+    service = await api.program(shop.place, TokenKind.SERVICE)
+    assert len((await service("GET", "/api/events")).body["items"]) == 1
+
+
+async def test_a_stream_tells_what_happens_from_now_on(shop: Shop) -> None:
+    """S1.2: within a poll, without NATS."""
+    await happen(shop)
+    async with streaming(shop.owner) as stream:
+        await happen(shop)
+        message = await stream.next()
+        assert (message["id"], message["event"]) == ("1.2", "run.started")
+        assert msgspec.json.decode(message["data"])["seq"] == 2
+
+
+async def test_a_stream_goes_on_where_it_was_left(shop: Shop) -> None:
+    """S12.2: `Last-Event-ID` before `after`; a place that is gone is answered with a reset."""
+    await happen(shop, 3)
+    async with streaming(shop.owner, "?after=1.0", {"Last-Event-ID": "1.1"}) as stream:
+        assert [(await stream.next())["id"] for _ in range(2)] == ["1.2", "1.3"]
+    async with streaming(shop.owner, "?after=1.2") as stream:
+        assert (await stream.next())["id"] == "1.3"
+    async with streaming(shop.owner, "?after=7.1") as stream:
+        message = await stream.next()
+        assert (message["event"], message["id"]) == ("reset", "1.3")
+
+
+async def test_streams_end_when_the_service_stops(postgres_url: str) -> None:
+    """S15: nobody is kept waiting, and a client comes back with its place."""
+    async with aiohttp.ClientSession() as session:
+        async with running_api(postgres_url) as api:
+            place = await api.place()
+            owner = Client(session, api.base, place.owner.token, place.slug)
+            opened = streaming(owner)
+            stream = await opened.__aenter__()
+        async with asyncio.timeout(5):
+            assert "event:" not in await stream.rest()
+        await opened.__aexit__(None, None, None)
+
+
+class Stream:
+    """Server-sent events as they arrive."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+
+    async def next(self) -> dict[str, str]:
+        """The fields of the next message; comments are passed over."""
+        fields: dict[str, str] = {}
+        async with asyncio.timeout(10):
+            while line := (await self._response.content.readline()).decode():
+                name, _, value = line.rstrip("\n").partition(": ")
+                if name:
+                    fields[name] = value
+                elif "event" in fields:
+                    return fields
+        raise AssertionError("the stream ended")
+
+    async def rest(self) -> str:
+        """Everything until the stream ends."""
+        return (await self._response.content.read()).decode()
+
+
+@asynccontextmanager
+async def streaming(
+    client: Client, query: str = "", headers: dict[str, str] | None = None
+) -> AsyncIterator[Stream]:
+    sent = {
+        "Authorization": f"Bearer {client.token}",
+        "X-Workspace": client.workspace or "",
+        **(headers or {}),
+    }
+    url = f"{client.base}/api/events/stream{query}"
+    async with client.session.get(url, headers=sent) as response:
+        assert response.status == 200
+        assert response.content_type == "text/event-stream"
+        yield Stream(response)
