@@ -123,7 +123,7 @@ async def test_claiming_moves_a_waiting_issue_to_in_progress(shop: Shop) -> None
 
 
 async def test_an_issue_that_somebody_holds_is_passed_over(shop: Shop) -> None:
-    """HAZARDS: a claim never waits for an issue's lock, so it cannot take part in a deadlock."""
+    """HAZARDS 4: a claim never waits for an issue's lock, so it cannot take part in a deadlock."""
     first, second = await shop.start(ISSUE), await shop.start(ISSUE)
     async with shop.database.transaction() as conn:
         await finish.hold_issue(conn, shop.place.id, first.issue_id or IssueId(uuid7()))
@@ -162,7 +162,7 @@ async def test_a_lease_that_ran_out_holds_no_slot(shop: Shop) -> None:
 
 
 async def test_a_repeated_claim_gets_the_same_tasks_and_tokens(api: Api) -> None:
-    """HAZARDS: a claim whose answer is lost."""
+    """HAZARDS 14: a claim whose answer is lost."""
     shop = await make_shop(api, concurrency=2)
     await shop.start()
     claim_id = uuid7()
@@ -231,7 +231,7 @@ async def test_starting_is_repeatable_and_needs_the_lease(shop: Shop) -> None:
 
 
 async def test_one_call_renews_all_that_is_held(api: Api) -> None:
-    """HAZARDS: renewing; S11.7."""
+    """HAZARDS 15; S11.7."""
     shop = await make_shop(api, concurrency=3)
     ours, cancelled, lost = [await shop.start() for _ in range(3)]
     tasks = await shop.machine.claim(limit=3)
@@ -265,7 +265,7 @@ async def test_no_renewal_reaches_beyond_the_time_of_a_task(shop: Shop) -> None:
 
 
 async def test_a_completed_task_answers_its_holder_again(shop: Shop) -> None:
-    """HAZARDS: completing twice."""
+    """HAZARDS 15: completing twice."""
     started = await shop.start()
     task = await shop.held(started)
     assert await shop.machine.call(task, "complete", result="all good") == (
@@ -285,7 +285,7 @@ async def test_a_completed_task_answers_its_holder_again(shop: Shop) -> None:
 
 
 async def test_an_expired_lease_that_nobody_took_still_completes(shop: Shop) -> None:
-    """HAZARDS: completing late."""
+    """HAZARDS 15: completing late."""
     started = await shop.start()
     task = await shop.held(started)
     await shop.end_lease(started.task_id)

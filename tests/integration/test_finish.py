@@ -188,7 +188,7 @@ async def test_deleting_an_issue_takes_what_hangs_on_it_and_keeps_its_task_as_hi
 
 
 async def test_a_claimed_task_that_never_started_goes_back_without_an_attempt(shop: Shop) -> None:
-    """HAZARDS: a claim whose answer is lost; five times, then it counts."""
+    """HAZARDS 14: a claim whose answer is lost; five times, then it counts."""
     started = await shop.start(ISSUE)
     for _ in range(finish.CLAIM_LIMIT - 1):
         await shop.held(started, running=False)
@@ -203,7 +203,7 @@ async def test_a_claimed_task_that_never_started_goes_back_without_an_attempt(sh
 
 
 async def test_a_live_lease_is_not_lost(shop: Shop) -> None:
-    """HAZARDS: only the task's own lease decides, looked at once more under its lock."""
+    """HAZARDS 15: only the task's own lease decides, looked at once more under its lock."""
     started = await shop.start(BARE)
     await shop.held(started)
     assert await apply(shop, lose, started, LeaseToken(uuid7())) == finish.Ended(
@@ -250,7 +250,7 @@ async def test_whatever_ends_the_live_run_lets_the_parked_one_go(shop: Shop, fac
 
 
 async def test_tasks_and_issues_end_together_without_a_deadlock(api: Api) -> None:
-    """HAZARDS: locking child first. Both go top-down, so that one waits for the other."""
+    """HAZARDS 4: locking child first. Both go top-down, so that one waits for the other."""
     shop = await make_shop(api, concurrency=12)
     runs = [await shop.start(ISSUE) for _ in range(6)]
     leases = {task["id"]: task["lease_token"] for task in await shop.machine.claim(limit=12)}
