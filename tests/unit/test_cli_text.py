@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -134,6 +136,22 @@ def test_runs_tell_why_they_were_skipped_on_one_uncut_line(capsys: pytest.Captur
         + "x" * 300,
         "0195a1b3  completed  webhook   0s ago (12:00 UTC)  -     AUT-7  -",
     ]
+
+
+@pytest.mark.parametrize("columns", [150, 90, 20])
+def test_a_narrow_terminal_shortens_titles_and_loses_no_column(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    one = listed(title="A title of more than sixteen characters, " * 3, trigger_kinds=["schedule"])
+    print_table(LIST_COLUMNS, list_rows([one], NOW, UTC))
+    header, line = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    assert header.split() == list(LIST_COLUMNS)
+    assert line.startswith("0195a1b2  A title of more")
+    assert "…  active  create_issue  schedule  -" in line
+    assert len(line) == max(columns, 78)
 
 
 def test_json_keeps_numbers_as_they_came(capsys: pytest.CaptureFixture[str]) -> None:

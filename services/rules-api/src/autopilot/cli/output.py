@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Final, Literal
 
 import click
 import msgspec
@@ -16,8 +17,10 @@ from autopilot.cli.text import one_line, safe_json
 TABLE = "table"
 JSON = "json"
 
-# A pipe has no width to fit in: whatever reads it gets every character.
-_PIPE_WIDTH = 100_000
+_GAP = 2
+_LEAST_WIDTH = 16
+# What people wrote, and what becomes of it on a narrow terminal.
+_LOOSE: Final[dict[str, Literal["ellipsis", "fold"]]] = {"TITLE": "ellipsis", "REASON": "fold"}
 _STYLES = {
     "active": "green",
     "completed": "green",
@@ -35,14 +38,23 @@ def print_json(raw: bytes) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table without rules; on a terminal it fits the width, in a pipe nothing is cut."""
-    console = _console()
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in columns:
-        # Only what people wrote gives way on a narrow terminal.
-        table.add_column(name, no_wrap=name != "REASON", overflow="ellipsis" if name == "TITLE" else "fold")
-    for row in rows:
-        table.add_row(*(_cell(value) for value in row))
+    """A table without rules. On a terminal what people wrote gives way to its width; in a pipe nothing is cut."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [max(len(name), *(row[at].cell_len for row in cells)) for at, name in enumerate(columns)]
+    gaps = _GAP * (len(columns) - 1)
+    console = Console(file=sys.stdout, highlight=False, emoji=False, markup=False)
+    if sys.stdout.isatty():
+        beyond = sum(widths) + gaps - console.width
+        for at, name in enumerate(columns):
+            if name in _LOOSE and beyond > 0:
+                widths[at] = max(_LEAST_WIDTH, widths[at] - beyond)
+    # Never narrower than its columns: a terminal that is too small wraps the lines, and loses nothing.
+    console.width = sum(widths) + gaps
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    for name, width in zip(columns, widths, strict=True):
+        table.add_column(name, width=width, no_wrap=name != "REASON", overflow=_LOOSE.get(name, "fold"))
+    for row in cells:
+        table.add_row(*row)
     with console.capture() as captured:
         console.print(table)
     lines = captured.get().splitlines()
@@ -63,10 +75,3 @@ def warn(sentence: str) -> None:
 def _cell(value: str) -> Text:
     shown = one_line(value)
     return Text(shown, style=_STYLES.get(shown.partition(" ")[0], ""))
-
-
-def _console() -> Console:
-    terminal = sys.stdout.isatty()
-    return Console(
-        file=sys.stdout, width=None if terminal else _PIPE_WIDTH, highlight=False, emoji=False, markup=False
-    )
