@@ -36,7 +36,7 @@ async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Bus]:
 
 
 async def test_waking_takes_no_time_and_never_fails(bus: Bus) -> None:
-    """DESIGN: publish is fire-and-forget; ten thousand wake-ups of as many runtimes neither block nor grow without bound."""
+    """Publishing is fire-and-forget: ten thousand wake-ups of as many runtimes neither block nor grow without bound."""
     for number in range(10_000):
         bus.wake(subjects.wake_runtime(UUID(int=number)))
     assert await asyncio.wait_for(asyncio.sleep(0, "the loop is free"), timeout=1) == "the loop is free"

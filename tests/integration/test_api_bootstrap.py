@@ -10,6 +10,7 @@ import sys
 import aiohttp
 import asyncpg
 from tests.support.api import running_api
+from tests.support.rules import SECRET_KEY
 
 COMMAND = ["-m", "autopilot.rules_api", "bootstrap"]
 
@@ -77,7 +78,12 @@ async def test_the_service_starts_listens_and_stops_in_order(postgres_url: str) 
         sys.executable,
         "-m",
         "autopilot.rules_api",
-        env={**os.environ, "AUTOPILOT_DATABASE_URL": postgres_url, "AUTOPILOT_API_PORT": "0"},
+        env={
+            **os.environ,
+            "AUTOPILOT_DATABASE_URL": postgres_url,
+            "AUTOPILOT_API_PORT": "0",
+            "AUTOPILOT_SECRET_KEYS": SECRET_KEY,
+        },
         stderr=asyncio.subprocess.PIPE,
     )
     assert process.stderr is not None

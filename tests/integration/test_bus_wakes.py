@@ -1,4 +1,4 @@
-"""Wake-ups over a real NATS server that comes, goes and comes back (S1.2, DESIGN §5)."""
+"""Wake-ups over a real NATS server that comes, goes and comes back (S1.2)."""
 
 from __future__ import annotations
 

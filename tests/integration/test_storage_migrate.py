@@ -21,6 +21,7 @@ from autopilot.storage import __main__ as storage_command
 from autopilot.storage import invariants, migrate, queries
 from autopilot.storage.database import Database
 from autopilot.storage.errors import DatabaseUnavailable, SchemaBehind
+from autopilot.storage.schema_version import require_ready, wanted
 
 OLD_PROGRAMS = Path(os.environ.get("AUTOPILOT_PG_BIN_15", "/usr/lib/postgresql/15/bin"))
 
@@ -171,6 +172,22 @@ def test_the_generated_schema_is_that_of_the_migrations(
         pytest.skip(f"schema.sql is that of the wheel's Postgres, this server is {major}")
     changed = schema.difference(schema.schema_file().read_text("utf-8"), schema.dump(postgres_url))
     assert not changed, f"run python -m autopilot.local.schema\n{changed}"
+
+
+async def test_readiness_wants_the_schema_that_the_program_knows(
+    empty_postgres_url: str, postgres_url: str
+) -> None:
+    """S15, K84: a process that came before the migration waits for it, whatever the pool is."""
+    async with Database(empty_postgres_url, name="test") as database:
+        with pytest.raises(SchemaBehind):
+            await require_ready(database)
+    async with Database(postgres_url, name="test", pooler=True) as database:
+        await require_ready(database)
+        async with database.connection() as conn:
+            await conn.execute("UPDATE schema_version SET version_num = '0000'")
+        with pytest.raises(SchemaBehind, match="0000"):
+            await require_ready(database)
+    assert wanted() == (await migrate.status(postgres_url)).head
 
 
 def test_a_difference_of_the_schema_is_shown() -> None:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import aiohttp
 import msgspec
-from tests.support.rules import VAULT
+from tests.support.rules import SECRET_KEY, VAULT
 
 from autopilot.bus.connection import Bus
 from autopilot.domain.ids import TokenId, UserId, WorkspaceId
@@ -167,7 +167,12 @@ class Api:
 @asynccontextmanager
 async def running_api(postgres_url: str, nats_url: str | None = None) -> AsyncIterator[Api]:
     """Start the application on a free port of the loopback interface."""
-    config = Config(database_url=Secret(postgres_url), api_port=0, ingress_url="https://hooks.example.test")
+    config = Config(
+        database_url=Secret(postgres_url),
+        secret_keys=(Secret(SECRET_KEY),),
+        api_port=0,
+        ingress_url="https://hooks.example.test",
+    )
     async with (
         Database(postgres_url, name="test-api", max_size=4) as database,
         Bus(nats_url, name="test-api") as bus,

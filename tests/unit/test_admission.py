@@ -174,6 +174,7 @@ def test_an_offline_runtime_does_not_stop_an_issue_but_an_unusable_one_does() ->
     assert decision.text is not None
     assert "no binary" in decision.text
     assert "install it" in decision.text
+    assert decision.text.endswith("at dispatch time")
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from autopilot.dispatcher.config import DispatcherConfig
+from autopilot.engine.secrets import new_key
 from autopilot.ingress.config import Config as IngressConfig
-from autopilot.kit.config import CommonConfig, KeyDoc, describe, load
+from autopilot.kit.config import CommonConfig, ConfigError, KeyDoc, describe, load
 from autopilot.rules_api.config import Config as RulesApiConfig
 from autopilot.scheduler.config import SchedulerConfig
 
@@ -63,5 +64,24 @@ def test_the_defaults_that_are_shown_are_those_that_are_used(name: str) -> None:
         if line.startswith("#AUTOPILOT_"):
             key, _, value = line.removeprefix("#").partition("=")
             shown[key] = value
-    database = {"AUTOPILOT_DATABASE_URL": "postgresql://localhost/autopilot"}
-    assert load(SERVICES[name], shown | database) == load(SERVICES[name], database)
+    needed = {
+        "AUTOPILOT_DATABASE_URL": "postgresql://localhost/autopilot",
+        "AUTOPILOT_SECRET_KEYS": new_key(),
+    }
+    assert load(SERVICES[name], shown | needed) == load(SERVICES[name], needed)
+
+
+@pytest.mark.parametrize(
+    ("name", "wants"), [("ingress", True), ("rules-api", True), ("scheduler", False), ("dispatcher", False)]
+)
+@pytest.mark.parametrize("keys", ["", "no-key"])
+def test_services_that_keep_secrets_refuse_to_start_without_a_good_key(
+    name: str, wants: bool, keys: str
+) -> None:
+    """S15: at start, with everything else that is wrong, and not as a 503 at the first webhook."""
+    given = {"AUTOPILOT_DATABASE_URL": "postgresql://localhost/autopilot", "AUTOPILOT_SECRET_KEYS": keys}
+    if wants:
+        with pytest.raises(ConfigError, match="AUTOPILOT_SECRET_KEYS"):
+            load(SERVICES[name], given)
+    else:
+        assert load(SERVICES[name], given).database_url

@@ -19,8 +19,8 @@ class Example(CommonConfig, frozen=True, kw_only=True):
     limit: Annotated[int, msgspec.Meta(ge=1, le=10, description="How many")] = 5
 
     def __post_init__(self) -> None:
-        if self.db_pool_min > self.db_pool_max:
-            raise ValueError("AUTOPILOT_DB_POOL_MIN is greater than AUTOPILOT_DB_POOL_MAX")
+        if self.limit > self.db_pool_max:
+            raise ValueError("AUTOPILOT_LIMIT is greater than AUTOPILOT_DB_POOL_MAX")
 
 
 def faults_of(environ: dict[str, str]) -> list[str]:
@@ -75,8 +75,8 @@ def test_all_faults_are_reported_together_one_line_each() -> None:
 
 
 def test_fields_that_contradict_each_other_are_a_fault() -> None:
-    faults = faults_of(NEEDED | {"AUTOPILOT_DB_POOL_MIN": "9", "AUTOPILOT_DB_POOL_MAX": "2"})
-    assert faults == ["AUTOPILOT_DB_POOL_MIN is greater than AUTOPILOT_DB_POOL_MAX"]
+    faults = faults_of(NEEDED | {"AUTOPILOT_LIMIT": "9", "AUTOPILOT_DB_POOL_MAX": "2"})
+    assert faults == ["AUTOPILOT_LIMIT is greater than AUTOPILOT_DB_POOL_MAX"]
 
 
 def test_a_secret_shows_itself_nowhere() -> None:

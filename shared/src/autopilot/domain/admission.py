@@ -193,12 +193,9 @@ def online(executor: Executor, now: datetime) -> bool:
 
 
 def _unusable(executor: Executor) -> str:
-    parts = [
-        "the runtime cannot run the agent at dispatch time",
-        executor.runtime_detail,
-        executor.runtime_repair_hint,
-    ]
-    return ": ".join(part for part in parts if part)[:2000]
+    told = ": ".join(part for part in (executor.runtime_detail, executor.runtime_repair_hint) if part)
+    end = "the runtime could not run the agent at dispatch time"
+    return f"{told[: 2000 - len(end) - 2]}; {end}" if told else end
 
 
 def _judged(snapshot: Snapshot, actor: Actor) -> tuple[UserId, bool]:

@@ -43,7 +43,7 @@ async def claim_tasks(
 ) -> Claim:
     """Claim up to `limit` tasks in the caller's transaction, which holds nothing yet. Raises NoSuchRuntime.
 
-    A repeated `claim_id` gets what it holds already, with the same tokens: its answer was lost on the way (HAZARDS: a
+    A repeated `claim_id` gets what it holds already, with the same tokens: its answer was lost on the way (HAZARDS 14: a
     claim whose answer is lost). Locks from the top: the runtime's heartbeat, issues, tasks; it waits for nobody's work.
     """
     usable = await runtime_protocol.touch(conn, workspace_id, runtime_id)

@@ -31,7 +31,7 @@ CLAIM_LIMIT = 5
 REASON_LIMIT = 2000
 ERROR_LIMIT = 4000
 _INFRASTRUCTURE = frozenset({FailureKind.TIMEOUT, FailureKind.RUNTIME_LOST})
-_WAITING = frozenset({IssueStatus.TODO, IssueStatus.IN_PROGRESS, IssueStatus.BACKLOG})
+_WAITING = frozenset({IssueStatus.TODO, IssueStatus.IN_PROGRESS})
 _RUN_BY_ISSUE: dict[IssueStatus, tuple[RunStatus, ReasonCode | None, str | None]] = {
     IssueStatus.DONE: (RunStatus.COMPLETED, None, None),
     IssueStatus.IN_REVIEW: (RunStatus.COMPLETED, None, None),
@@ -75,7 +75,7 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def complete_task(conn: Conn, task_id: TaskId, lease: LeaseToken, result: str) -> Ended:
-    """The agent is done. Raises NoSuchTask, LeaseLost; the same lease again gets the stored outcome (HAZARDS: completing twice)."""
+    """The agent is done. Raises NoSuchTask, LeaseLost; the same lease again gets the stored outcome (HAZARDS 15)."""
     links, task = await _lock_held(conn, task_id, lease)
     if task.status not in TASK_ACTIVE:
         return Ended(status=task.status, changed=False)

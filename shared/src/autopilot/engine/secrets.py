@@ -40,6 +40,17 @@ class Vault:
             raise ConfigError(faults)
         self._fernet = MultiFernet(fernets) if fernets else None
 
+    @classmethod
+    def required(cls, keys: Sequence[Secret]) -> Vault:
+        """A vault for a service that cannot do without: ConfigError also for no key at all."""
+        if not keys:
+            raise ConfigError(
+                [
+                    f"{key_of('secret_keys')} is missing (make a key with `python -m autopilot.rules_api new-key`)"
+                ]
+            )
+        return cls(keys)
+
     def encrypt(self, secret: str) -> bytes:
         return self._ready().encrypt(secret.encode())
 

@@ -1,4 +1,4 @@
-"""Batching without waiting: while one batch is on the wire the next one gathers (DESIGN §4)."""
+"""Batching without waiting: while one batch is on the wire the next one gathers (HAZARDS 11)."""
 
 from __future__ import annotations
 

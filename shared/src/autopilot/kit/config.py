@@ -59,7 +59,9 @@ class CommonConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     secret_keys: Annotated[
         tuple[Secret, ...],
-        msgspec.Meta(description="Fernet keys, comma separated; the first encrypts, all decrypt"),
+        msgspec.Meta(
+            description="Fernet keys, comma separated; the first encrypts, all decrypt; ingress and rules-api need one"
+        ),
     ] = ()
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], msgspec.Meta(description="The least severe line logged")
@@ -76,8 +78,13 @@ class CommonConfig(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: Annotated[
         float, msgspec.Meta(ge=0, le=600, description="How long a shutdown may take after SIGTERM")
     ] = 30.0
-    db_pool_min: Annotated[int, msgspec.Meta(ge=0, le=1000, description="Database connections kept open")] = 1
     db_pool_max: Annotated[int, msgspec.Meta(ge=1, le=1000, description="Database connections at most")] = 8
+    db_pooler: Annotated[
+        bool,
+        msgspec.Meta(
+            description="Whether the database is reached through a transaction-mode pooler (pgbouncer)"
+        ),
+    ] = False
 
 
 class KeyDoc(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ import msgspec
 from asyncpg.connect_utils import SessionAttribute
 from asyncpg.pool import PoolConnectionProxy
 
+from autopilot.kit.config import CommonConfig
 from autopilot.storage.errors import Contention, DatabaseUnavailable, translated
 
 Conn: TypeAlias = "asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]"
@@ -64,6 +65,26 @@ class Database:
         self._pooler = pooler
         self._settings = (
             {} if pooler else {"application_name": f"autopilot-{name}", **_SESSION, **(settings or {})}
+        )
+
+    @classmethod
+    def configured(
+        cls,
+        config: CommonConfig,
+        *,
+        name: str,
+        max_size: int | None = None,
+        acquire_timeout_s: float = 5.0,
+        settings: dict[str, str] | None = None,
+    ) -> Self:
+        """The pool that a service's configuration describes; `max_size` where a part of it needs its own share."""
+        return cls(
+            config.database_url.reveal(),
+            name=name,
+            max_size=max_size or config.db_pool_max,
+            acquire_timeout_s=acquire_timeout_s,
+            pooler=config.db_pooler,
+            settings=settings,
         )
 
     async def __aenter__(self) -> Self:

@@ -14,6 +14,7 @@ from autopilot.dispatcher.worker import Worker
 from autopilot.kit.lifecycle import Service, run_service
 from autopilot.kit.loop import Loop
 from autopilot.storage.database import Database
+from autopilot.storage.schema_version import require_ready
 
 SWEEP_EVERY_S = 15.0
 MEASURE_EVERY_S = 5.0
@@ -26,15 +27,15 @@ _SESSION = {"lock_timeout": "500", "statement_timeout": "10000"}
 async def build(service: Service, config: DispatcherConfig) -> None:
     """Put the dispatcher together."""
     database = await service.resource(
-        Database(
-            config.database_url.reveal(),
+        Database.configured(
+            config,
             name="dispatcher",
             max_size=max(config.db_pool_max, config.dispatch_concurrency + 3),
             settings=_SESSION,
         )
     )
     bus = await service.resource(Bus(config.nats_url, name="dispatcher"))
-    service.health.check("database", database.ping)
+    service.health.check("database", lambda: require_ready(database))
     service.health.degraded("nats", lambda: None if bus.state == "connected" else bus.state)
     poll_s = config.poll_interval_s
 

@@ -94,7 +94,7 @@ def judge_failure(entry: Claimed, error: str) -> Retry | RunEnd:
 
 
 def judge_claims(entry: Claimed) -> RunEnd | None:
-    """End a run whose dispatch again and again ended without any outcome, as when it kills the process (HAZARDS: attempts)."""
+    """End a run whose dispatch again and again ended without any outcome, as when it kills the process (HAZARDS 16)."""
     if entry.lost_claims < MAX_LOST_CLAIMS:
         return None
     text = f"{entry.lost_claims} claims of the run ended without an outcome"

@@ -8,8 +8,8 @@ from typing import Annotated
 import msgspec
 
 from autopilot.domain.errors import InvalidValue
-from autopilot.ingress.limits import Network
 from autopilot.engine.secrets import Vault
+from autopilot.ingress.limits import Network
 from autopilot.kit.config import CommonConfig, key_of
 
 

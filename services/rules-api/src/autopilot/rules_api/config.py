@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from autopilot.engine.secrets import Vault
 from autopilot.kit.config import CommonConfig
 
 
@@ -19,3 +20,6 @@ class Config(CommonConfig, frozen=True, kw_only=True):
     ingress_url: Annotated[
         str | None, msgspec.Meta(description="Where senders reach ingress; empty: webhook URLs are not shown")
     ] = None
+
+    def __post_init__(self) -> None:
+        Vault.required(self.secret_keys)

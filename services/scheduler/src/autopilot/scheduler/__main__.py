@@ -16,6 +16,7 @@ from autopilot.scheduler.jobs.schedule import ScheduleJob
 from autopilot.scheduler.manager import RunningJob
 from autopilot.scheduler.spec import Registry
 from autopilot.storage.database import Database
+from autopilot.storage.schema_version import require_ready
 
 _SESSION = {"lock_timeout": "500", "statement_timeout": "10000"}
 # Leases are kept and the schedule goes on while jobs hold every connection that they may have.
@@ -25,16 +26,17 @@ _LEASE_CONNECTIONS = 4
 
 async def build(service: Service, config: SchedulerConfig) -> None:
     """Put the scheduler together."""
-    dsn = config.database_url.reveal()
 
     async def pool(name: str, size: int) -> Database:
-        return await service.resource(Database(dsn, name=name, max_size=size, settings=_SESSION))
+        return await service.resource(
+            Database.configured(config, name=name, max_size=size, settings=_SESSION)
+        )
 
     scheduling = await pool("scheduler-plans", _SCHEDULE_CONNECTIONS)
     leasing = await pool("scheduler-leases", _LEASE_CONNECTIONS)
     working = await pool("scheduler-jobs", config.db_pool_max)
     bus = await service.resource(Bus(config.nats_url, name="scheduler"))
-    service.health.check("database", scheduling.ping)
+    service.health.check("database", lambda: require_ready(scheduling))
     service.health.degraded("nats", lambda: None if bus.state == "connected" else bus.state)
 
     claimant = Claimant(leasing)

@@ -127,7 +127,7 @@ async def start(call: Call, task_id: UUID, body: Lease) -> Started:
 
 
 async def renew(call: Call, body: Renew) -> RenewedTasks:
-    """One call for all that the runtime holds (HAZARDS: renewing)."""
+    """One call for all that the runtime holds (HAZARDS 15)."""
     renewals = {
         task.id: Renewal(id=TaskId(task.id), lease_token=lease_of(task), progress=task.progress)
         for task in body.tasks
