@@ -84,4 +84,4 @@ def test_services_that_keep_secrets_refuse_to_start_without_a_good_key(
         with pytest.raises(ConfigError, match="AUTOPILOT_SECRET_KEYS"):
             load(SERVICES[name], given)
     else:
-        assert load(SERVICES[name], given).database_url
+        assert load(SERVICES[name], given).database_url.reveal()
