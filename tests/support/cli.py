@@ -17,8 +17,6 @@ from aiohttp import web
 TOKEN = "apt_a-personal-token-of-a-test"
 RUNTIME_TOKEN = "apr_a-runtime-token-of-a-test"
 
-Reply = Callable[["Call"], "web.Response | None"]
-
 
 class Call(msgspec.Struct, frozen=True):
     """One request that the API received."""
@@ -35,9 +33,9 @@ class LoseAnswer(Exception):
 
 
 class FakeApi:
-    """Notes every call, answers `replies[path]` one after the other, then what `answer` makes of it.
+    """Notes every call and answers it with `answer`.
 
-    `lose` and `refuse` name how the next calls of a path go wrong: after their effect, or without any.
+    `lose` and `refuse` say how the next calls of a path go wrong: after their effect, or without any.
     """
 
     def __init__(self) -> None:
@@ -102,12 +100,10 @@ class FakeApi:
             (found for path, found in self._faults.items() if call.path.endswith(path) and found), None
         )
         fault = faults.pop(0) if faults else None
-        if isinstance(fault, web.Response):
-            self.calls.append(call)
-            await self.tell()
-            return fault
         self.calls.append(call)
         await self.tell()
+        if isinstance(fault, web.Response):
+            return fault
         answer = await self.answer(call)
         await self.tell()
         if fault is LoseAnswer:
