@@ -93,8 +93,19 @@ async def test_a_wake_up_answers_a_waiting_claim_without_the_poll(
             assert [task["id"] for task in await claim] == [str(started.task_id)]
 
 
-async def test_a_claim_whose_client_has_gone_takes_nothing(postgres_url: str) -> None:
+async def test_a_claim_whose_client_has_gone_takes_nothing(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """HAZARDS 14: a claim whose answer is lost; the next claim, not the lease's end, gets the task."""
+    found, find_waiting = asyncio.Event(), runtime_protocol.find_waiting
+
+    async def look(conn: Conn, ids: Collection[RuntimeId]) -> set[RuntimeId]:
+        waiting = await find_waiting(conn, ids)
+        if waiting:
+            found.set()
+        return waiting
+
+    monkeypatch.setattr(runtime_protocol, "find_waiting", look)
     async with running_api(postgres_url) as api:
         shop = await make_shop(api)
         await fetch(shop.database, "DELETE FROM runtime_heartbeat")
@@ -108,6 +119,7 @@ async def test_a_claim_whose_client_has_gone_takes_nothing(postgres_url: str) ->
             await asyncio.gather(claim, return_exceptions=True)
         started = await shop.start()
         async with asyncio.timeout(10):
+            await found.wait()
             assert [task["id"] for task in await shop.machine.claim(wait_s=5)] == [str(started.task_id)]
 
 
