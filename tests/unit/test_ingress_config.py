@@ -9,7 +9,7 @@ import pytest
 from autopilot.ingress.config import Config
 from autopilot.kit.config import ConfigError, load
 
-BASE = {"AUTOPILOT_DATABASE_URL": "postgresql://db/x"}
+BASE = {"AUTOPILOT_DATABASE_URL": "postgresql://db/x", "AUTOPILOT_SECRET_KEYS": "a-key"}
 
 
 def test_proxies_are_read_as_networks() -> None:
