@@ -5,11 +5,12 @@ from __future__ import annotations
 from ipaddress import ip_network
 
 import pytest
+from tests.support.rules import SECRET_KEY
 
 from autopilot.ingress.config import Config
 from autopilot.kit.config import ConfigError, load
 
-BASE = {"AUTOPILOT_DATABASE_URL": "postgresql://db/x", "AUTOPILOT_SECRET_KEYS": "a-key"}
+BASE = {"AUTOPILOT_DATABASE_URL": "postgresql://db/x", "AUTOPILOT_SECRET_KEYS": SECRET_KEY}
 
 
 def test_proxies_are_read_as_networks() -> None:
