@@ -28,46 +28,49 @@ the four services start as processes, and a runtime executes a command for each 
 
 
 def demo(folder: Path) -> int:
-    """Play everything; 0 only if every check holds."""
+    """Play everything; 0 only if every check holds. The data are removed unless one does not."""
     interrupt_on_signals()
     began = time.monotonic()
     place = folder / "demo"
     report = Report()
     say(INTRODUCTION)
+    _take_over(place)
     try:
-        with _stack_in(place) as stack:
+        with Stack(place, report=say) as stack:
             seed = ensure_seed(stack)
             with _runtime(stack, seed):
                 _play(stack, seed, report)
             report.check("every invariant of the database holds", _invariants(stack), "all invariants hold")
+            report.check("no process has died", stack.dead(), None)
     except KeyboardInterrupt:
         say("\nStopped.")
+        _remove(place)
         return 130
-    return 0 if report.finish(time.monotonic() - began) else 1
+    if not report.finish(time.monotonic() - began):
+        say(f"What the services said is in {place / 'log'}.")
+        return 1
+    _remove(place)
+    return 0
 
 
 def _play(stack: Stack, seed: Seed, report: Report) -> None:
     rest = Rest(url=stack.api_url, token=seed.token, workspace=seed.workspace)
     scenes = Scenes(rest, stack.ingress_url, seed.agent_id, report)
-    every_minute = scenes.every_minute()
-    scenes.webhook()
-    scenes.by_hand()
-    scenes.scheduled(every_minute)
+    try:
+        every_minute = scenes.every_minute()
+        scenes.webhook()
+        scenes.by_hand()
+        scenes.scheduled(every_minute)
+    except LocalError as error:
+        report.check("every call is answered as it should be", error.message, None)
 
 
-@contextmanager
-def _stack_in(place: Path) -> Iterator[Stack]:
-    """A stack on free ports and servers of its own, removed at the end and where an earlier demo was killed."""
+def _take_over(place: Path) -> None:
+    """Remove what an earlier demo has left, unless it still plays."""
     holder = FolderLock(place, "A demo").holder()
     if holder is not None:
         raise LocalError(f"A demo is running already (process {holder}).")
     _remove(place)
-    stack = Stack(place, report=say)
-    try:
-        with stack:
-            yield stack
-    finally:
-        _remove(place)
 
 
 def _remove(place: Path) -> None:

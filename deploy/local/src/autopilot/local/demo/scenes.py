@@ -20,6 +20,8 @@ RUN_TIMEOUT_S = 30.0
 NEXT_MINUTE_TIMEOUT_S = 75.0
 POLL_S = 0.1
 STEPS = ("planned_at", "received_at", "admitted_at", "dispatched_at", "claimed_at", "finished_at")
+READ = "Read #482, “Stop searching for a tide in a locked basin” by ines-marchand"  # what the agent says then
+UNREAD = "Done, after reading the"
 FINAL = ("completed", "failed", "skipped")
 
 
@@ -65,8 +67,10 @@ class Scenes:
         same = [(reply.body.get("delivery_id"), reply.body.get("run_id")) for reply in (first, again)]
         report.check("… of the same delivery and run", same[1], same[0])
         report.check("a wrong signature is rejected", _told(forged), "401 rejected")
-        run = self._finished(autopilot_id, first.body.get("run_id"))
-        self._check_issue(run, "webhook", "Read #482, “Stop searching for a tide in a locked basin”")
+        if first.body.get("run_id") is None:
+            return
+        run = self._finished(autopilot_id, first.body["run_id"])
+        self._check_issue(run, "webhook", READ)
         report.check("the three requests made one run", len(self._runs(autopilot_id)), 1)
 
     def by_hand(self) -> None:
@@ -76,7 +80,7 @@ class Scenes:
         started = self._rest.post(f"/api/autopilots/{autopilot_id}/trigger?wait=5", None)
         report.line("POST …/trigger", started["status"])
         run = self._finished(autopilot_id, started["id"])
-        self._check_issue(run, "manual", "Done, after reading the")
+        self._check_issue(run, "manual", UNREAD)
 
     def scheduled(self, autopilot_id: str) -> None:
         report = self._report
@@ -89,9 +93,8 @@ class Scenes:
         self._tell(run)
         report.line("result", _first_line(run.get("result")))
         report.check("schedule: the run is completed", run["status"], "completed")
-        report.check(
-            "schedule: it has the result of the command", _starts(run["result"], "Done, after reading")
-        )
+        result = run["result"] or ""
+        report.check("schedule: its result is the command's answer", result[: len(UNREAD)], UNREAD)
         report.check("schedule: it has no issue", run["issue_id"], None)
         planned = datetime.fromisoformat(run["planned_at"])
         report.check(
@@ -114,7 +117,7 @@ class Scenes:
         report.line(f"issue {issue['key']} “{issue['title']}”", issue["status"])
         say(f"   {_first_line(told)}")
         report.check(f"{source}: its issue is in review", issue["status"], "in_review")
-        report.check(f"{source}: the command's answer is the comment", _starts(told, beginning))
+        report.check(f"{source}: the command's answer is the comment", told[: len(beginning)], beginning)
         report.check(f"{source}: … from a process that was told its run", run["id"] in told)
 
     def _tell(self, run: dict[str, Any]) -> None:
@@ -174,10 +177,6 @@ def _github_headers(secret: str, body: bytes) -> dict[str, str]:
 
 def _told(reply: Reply) -> str:
     return f"{reply.status} {reply.body.get('status') if isinstance(reply.body, dict) else reply.body}"
-
-
-def _starts(text: str | None, beginning: str) -> bool:
-    return text is not None and text.startswith(beginning)
 
 
 def _first_line(text: str | None) -> str:
