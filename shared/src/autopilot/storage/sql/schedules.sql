@@ -10,11 +10,11 @@ SELECT extract(epoch FROM (SELECT next_run_at FROM autopilot_trigger
 
 -- name: lock_guarded
 -- Level 2 of the lock order: the rules among the first due triggers whose policy looks at what is in flight. One that is locked is
--- left for the next look, so that two schedulers share.
+-- left for the next look, so that two schedulers share. The array makes it a look-up by id, however many rules there are.
 SELECT a.id FROM autopilot a
  WHERE a.overlap_policy <> 'allow'
-   AND a.id IN (SELECT t.autopilot_id FROM autopilot_trigger t
-                 WHERE t.next_run_at <= statement_timestamp() ORDER BY t.next_run_at LIMIT $1)
+   AND a.id = ANY(ARRAY(SELECT t.autopilot_id FROM autopilot_trigger t
+                         WHERE t.next_run_at <= statement_timestamp() ORDER BY t.next_run_at LIMIT $1))
  ORDER BY a.id
    FOR NO KEY UPDATE OF a SKIP LOCKED;
 
