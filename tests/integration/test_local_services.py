@@ -94,3 +94,20 @@ def test_a_child_left_behind_is_ended_by_the_next_start(tmp_path: Path) -> None:
 def test_a_pid_that_another_process_has_now_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "c.pid").write_text(f"{os.getpid()} 1.0\n")
     assert Child("c", [], tmp_path).end_leftover() is False
+
+
+def test_a_program_that_takes_its_time_to_end_is_asked_once(tmp_path: Path) -> None:
+    """S15: a service that gets a second SIGTERM ends at once, whatever is left to finish."""
+    program = (
+        "import signal, sys, time\nasked = []\n"
+        "signal.signal(signal.SIGTERM, lambda *_: asked.append(1))\nprint('ready', flush=True)\n"
+        "while not asked: time.sleep(0.01)\n"
+        "time.sleep(0.3)\nsys.exit(len(asked))"
+    )
+    child = Child("c", [sys.executable, "-c", program], tmp_path)
+    child.start()
+    while b"ready" not in child.log.read_bytes():
+        assert child.is_running()
+    child.ask_to_end()
+    child.stop()
+    assert child.exit_code == 1

@@ -247,7 +247,7 @@ async def running_system(
 ) -> AsyncIterator[System]:
     """A whole stack on free ports; at the end, and every second until then, every invariant holds.
 
-    It runs a Postgres of its own unless it is given a database.
+    It runs a Postgres of its own unless it is given a database. What still runs at the end stops in order.
     """
     with tempfile.TemporaryDirectory(prefix="autopilot-system-") as folder:
         Path(folder).chmod(0o755)
@@ -279,6 +279,10 @@ async def running_system(
                 await system.check()
                 assert system.checks, "the invariants were never looked at"
                 assert not system.findings, "\n".join(str(finding) for finding in system.findings[:10])
+            running = [process for process in stack.all_processes() if process.is_running()]
+            await asyncio.to_thread(stack.stop)
+            stopped = {process.name: process.exit_code for process in running}
+            assert set(stopped.values()) <= {0}, f"not every service ended in order (S15): {stopped}"
         except BaseException:
             print(last_logs(stack))
             raise

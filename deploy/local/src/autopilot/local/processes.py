@@ -77,6 +77,7 @@ class Child:
         self._env = dict(env) if env is not None else None
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
+        self._asked_to_end = False
 
     @property
     def pid(self) -> int | None:
@@ -104,12 +105,19 @@ class Child:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
+        self._asked_to_end = False
         started = psutil.Process(self._process.pid).create_time()
         self._pid_file.write_text(f"{self._process.pid} {started}\n")
 
     def send_signal(self, number: int) -> None:
         if self._process is not None and self.is_running():
             self._process.send_signal(number)
+
+    def ask_to_end(self) -> None:
+        """SIGTERM, once: a service takes a second one for impatience and ends without finishing its work."""
+        if not self._asked_to_end:
+            self._asked_to_end = True
+            self.send_signal(signal.SIGTERM)
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Wait for its end. Raises subprocess.TimeoutExpired when it lasts longer."""
@@ -123,7 +131,7 @@ class Child:
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """SIGTERM, then SIGKILL if it does not end in time."""
-        self.send_signal(signal.SIGTERM)
+        self.ask_to_end()
         if self._process is not None:
             try:
                 self._process.wait(timeout_s)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import os
 import secrets
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -118,7 +117,7 @@ class Stack:
         """Stop in reverse: services (all told first, then waited for), NATS, Postgres."""
         running = list(self.all_processes())[::-1]
         for process in running:
-            process.send_signal(signal.SIGTERM)
+            process.ask_to_end()
         for process in running:
             process.stop()
         self.nats.stop()
