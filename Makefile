@@ -7,6 +7,8 @@ LOCAL := python -m autopilot.local
 PYTEST := python -m pytest -q
 # Two workers: the suites share one Postgres, and two cores are what every machine has.
 PARALLEL := -n 2
+# The tests of a module share one stack, and wait more than they work.
+BY_MODULE := $(PARALLEL) --dist loadfile
 SOURCES := shared/src services/*/src deploy/local/src
 CODE := $(SOURCES) tests deploy/bootstrap.py
 
@@ -61,10 +63,10 @@ contract: setup ## Each port's suite on each of its implementations
 	$(PYTEST) $(PARALLEL) tests/contract
 
 system: setup ## Tests of the four services as processes
-	$(PYTEST) tests/system
+	$(PYTEST) $(BY_MODULE) tests/system
 
 faults: setup ## Tests that kill, cut off and restart
-	$(PYTEST) tests/faults
+	$(PYTEST) $(BY_MODULE) tests/faults
 
 check: lint types imports unit integration ## What to run before each commit
 
