@@ -1,0 +1,26 @@
+-- name: list_outdated
+-- Live schedules whose next occurrence was computed with older zone data than ours, those already due left alone; in id order from an id on.
+SELECT t.id, t.cron, t.timezone, t.next_run_at, t.schedule_rev, clock_timestamp() AS now
+  FROM autopilot_trigger t
+ WHERE t.next_run_at > clock_timestamp()
+   AND string_to_array(t.tzdata_version, '.')::int[] < string_to_array($1, '.')::int[]
+   AND t.id > $2
+ ORDER BY t.id
+ LIMIT $3;
+
+-- name: recompute
+-- Next occurrences by newer zone data, never over an edit or an occurrence that has become due meanwhile; a locked row comes again later.
+WITH held AS (
+    SELECT t.id, n.next_run_at, n.error
+      FROM unnest($2::uuid[], $3::bigint[], $4::timestamptz[], $5::timestamptz[], $6::text[])
+        AS n (id, schedule_rev, was, next_run_at, error)
+      JOIN autopilot_trigger t ON t.id = n.id AND t.schedule_rev = n.schedule_rev AND t.next_run_at = n.was
+     WHERE t.next_run_at > clock_timestamp()
+     ORDER BY t.id
+       FOR NO KEY UPDATE OF t SKIP LOCKED
+)
+UPDATE autopilot_trigger t
+   SET next_run_at = h.next_run_at, schedule_error = h.error, tzdata_version = $1
+  FROM held h
+ WHERE t.id = h.id
+RETURNING t.id;
