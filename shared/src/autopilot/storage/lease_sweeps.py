@@ -23,14 +23,14 @@ class SweptTask(msgspec.Struct, frozen=True, kw_only=True):
 
 async def list_lost_tasks(conn: Conn, after: SweptTask | None, limit: int) -> list[SweptTask]:
     """Held tasks whose lease ran out, longest ago first."""
-    return await _list(conn, "list_lost_tasks", after, limit)
+    return await _list(conn, SQL["list_lost_tasks"], after, limit)
 
 
 async def list_expired_tasks(conn: Conn, after: SweptTask | None, limit: int) -> list[SweptTask]:
     """Queued tasks that nobody claimed in time, longest ago first."""
-    return await _list(conn, "list_expired_tasks", after, limit)
+    return await _list(conn, SQL["list_expired_tasks"], after, limit)
 
 
 async def _list(conn: Conn, query: str, after: SweptTask | None, limit: int) -> list[SweptTask]:
     cursor = (after.due_at, after.id) if after is not None else (None, None)
-    return [SweptTask(**row) for row in await conn.fetch(SQL[query], *cursor, limit)]
+    return [SweptTask(**row) for row in await conn.fetch(query, *cursor, limit)]

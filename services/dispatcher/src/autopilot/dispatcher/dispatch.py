@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import traceback
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 
 from autopilot.dispatcher.plan import TEXT_LIMIT, decide, squad_of, write_texts
 from autopilot.dispatcher.work import Plan, Work
-from autopilot.domain.errors import AutopilotError
 from autopilot.domain.ids import AgentId, LeaseToken, RuleVersionId, RuntimeId, UserId
 from autopilot.domain.states import ReasonCode
 from autopilot.engine.overlap import lock_for_finish, release_parked
 from autopilot.kit import log, points
+from autopilot.kit.faults import describe_error, place_of
 from autopilot.storage import dispatch as rows
 from autopilot.storage import queue, run_transitions
 from autopilot.storage.database import Conn
@@ -121,18 +119,6 @@ async def _plan(conn: Conn, entries: Sequence[Claimed], done: Done) -> tuple[lis
             continue
         plans.append(Plan(entry=entry, run=run, facts=facts, decision=decision, texts=texts))
     return plans, [entry for entry in entries if entry.run_id not in runs]
-
-
-def describe_error(error: Exception) -> str:
-    """What a person may read of an error: our own words, or the bare class of what was not foreseen."""
-    return str(error) if isinstance(error, AutopilotError) else f"unexpected {type(error).__name__}"
-
-
-def place_of(error: Exception) -> str:
-    """Class and place of an error for the log, without its message: the driver's quote rows, bodies included (S9.12)."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    return f"{type(error).__name__}{where}"
 
 
 async def _shares(

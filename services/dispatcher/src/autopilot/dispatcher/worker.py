@@ -11,12 +11,13 @@ from typing import Self
 from autopilot.bus.connection import Bus
 from autopilot.bus.subjects import wake_runtime
 from autopilot.dispatcher.config import DispatcherConfig
-from autopilot.dispatcher.dispatch import Done, describe_error, dispatch_entries, place_of, settle_failures
+from autopilot.dispatcher.dispatch import Done, dispatch_entries, settle_failures
 from autopilot.dispatcher.plan import judge_claims, judge_failure
 from autopilot.domain.errors import InfrastructureError
 from autopilot.domain.ids import LeaseToken
 from autopilot.kit import log, metrics, points
 from autopilot.kit.clock import Clock, SystemClock
+from autopilot.kit.faults import describe_error, place_of
 from autopilot.kit.ids import random_token
 from autopilot.storage import queue
 from autopilot.storage.database import Database
