@@ -99,6 +99,45 @@ def test_tokens_and_url_passwords_are_masked_inside_any_text(lines: Lines) -> No
     assert "postgresql://me:***@db:5432/a?x=1" in lines.last()["exception"]
 
 
+class DriverError(Exception):
+    """As the driver makes them: a code, a place in the schema, and a message that quotes what was sent."""
+
+    sqlstate = "22P02"
+    table_name = "autopilot_run"
+    constraint_name = None
+
+
+class BadStatement(DriverError):
+    sqlstate = "42703"
+
+
+def fail(with_error: Exception) -> None:
+    try:
+        raise with_error
+    except DriverError as error:
+        raise RuntimeError("the write failed") from error
+
+
+def test_what_a_database_error_quotes_is_not_logged(lines: Lines) -> None:
+    """S9.12: neither by the error itself nor by one that was raised from it, nor inside a group."""
+    quoting = DriverError("invalid input for query argument $4: 'hunter2'")
+    with pytest.raises(RuntimeError) as caught:
+        fail(quoting)
+    for error in (quoting, caught.value, ExceptionGroup("two", [quoting])):
+        log.get_logger().error("odd", exc_info=error)
+    assert "hunter2" not in lines.stream.getvalue()
+    alone, chained, grouped = [line["exception"] for line in lines.all()]
+    for text in (alone, chained, grouped):
+        assert "DriverError [22P02] autopilot_run" in text
+    assert chained.endswith("RuntimeError: the write failed")
+    assert chained.count("in fail") == 2
+
+
+def test_a_faulty_statement_is_told_in_words(lines: Lines) -> None:
+    log.get_logger().error("odd", exc_info=BadStatement("column r.nmae does not exist"))
+    assert lines.last()["exception"].endswith("BadStatement [42703]: column r.nmae does not exist")
+
+
 def test_any_value_can_be_logged(lines: Lines) -> None:
     log.get_logger().info("e", big=10**40, odd="\ud800", nothing=None, thing=object(), size=float("1.5"))
     assert lines.last()["big"] == 10**40

@@ -6,11 +6,13 @@ import json
 import logging
 import re
 import sys
+import traceback
 from collections.abc import Mapping
+from textwrap import indent
 from typing import Any, TextIO
 
 import structlog
-from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+from structlog.typing import EventDict, ExcInfo, FilteringBoundLogger, Processor, WrappedLogger
 
 _MASK = "***"
 _SECRET_NAME = re.compile(
@@ -42,7 +44,7 @@ def configure(service: str, level: str = "info", *, stream: TextIO | None = None
         name_service,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    last: list[Processor] = [structlog.processors.format_exc_info, redact, _to_json]
+    last: list[Processor] = [structlog.processors.ExceptionRenderer(_failure), redact, _to_json]
     structlog.configure(
         processors=[*first, *last],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
@@ -91,6 +93,36 @@ def _clean(key: str, value: Any, depth: int) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [_clean("", inner, depth - 1) for inner in value]
     return redact_text(str(value))
+
+
+def _failure(exc_info: ExcInfo) -> str:
+    """The exception with what led to it, first cause first, each with its own traceback."""
+    chain: list[BaseException] = []
+    error: BaseException | None = exc_info[1]
+    while error is not None and all(error is not seen for seen in chain):
+        chain.append(error)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return "\n\n".join(_one_failure(error) for error in reversed(chain))
+
+
+def _one_failure(error: BaseException) -> str:
+    text = "".join(traceback.format_tb(error.__traceback__)) + _kind_and_message(error)
+    if isinstance(error, BaseExceptionGroup):
+        inner = [indent(_failure((type(one), one, one.__traceback__)), "  ") for one in error.exceptions]
+        text = "\n".join([text, *inner])
+    return text
+
+
+def _kind_and_message(error: BaseException) -> str:
+    """A database error is told by its code and its place in the schema: its message quotes arguments and rows."""
+    kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+    code = getattr(error, "sqlstate", None)
+    if code is None:
+        return f"{kind}: {error}"
+    if code.startswith("42"):  # a fault of the statement itself, whose message names what is in it
+        return f"{kind} [{code}]: {error.args[0]}"
+    places = [getattr(error, name, None) for name in ("table_name", "column_name", "constraint_name")]
+    return " ".join([f"{kind} [{code}]", *filter(None, places)])
 
 
 def _to_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
