@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import re
 import types
@@ -13,6 +14,7 @@ from aiohttp import web
 from multidict import MultiMapping
 
 from autopilot.domain.errors import InvalidValue
+from autopilot.domain.webhook.body import MAX_DEPTH
 from autopilot.kit.http import Problem
 from autopilot.rules_api.problems import malformed
 from autopilot.rules_api.wire.common import Body
@@ -20,6 +22,7 @@ from autopilot.rules_api.wire.common import Body
 B = TypeVar("B", bound=msgspec.Struct)
 
 MAX_BODY_BYTES = 1024 * 1024
+BODY_WITHIN_S = 10.0
 
 _PATH = re.compile(r" - at `(?P<path>[^`]*)`$")
 _NAMED = re.compile(r"^Object (?P<fault>missing required|contains unknown) field `(?P<name>[^`]*)`")
@@ -36,7 +39,7 @@ class Nothing(Body, frozen=True, kw_only=True):
 
 async def read_body(request: web.Request, wanted: type[B]) -> B:
     """The body as `wanted`; none at all counts as an empty object."""
-    raw = await request.read()
+    raw = await _read(request)
     if raw and (request.content_type != "application/json" or "Content-Encoding" in request.headers):
         raise Problem(415, "unsupported_media_type", "Send the body as application/json, not encoded.")
     try:
@@ -47,6 +50,19 @@ async def read_body(request: web.Request, wanted: type[B]) -> B:
         raise malformed("The body is not JSON that can be read.") from error
     _refuse_nul(body, "")
     return body
+
+
+async def _read(request: web.Request) -> bytes:
+    """The raw body. A client that is too slow, or leaves in the middle of it, is no failure of ours."""
+    try:
+        async with asyncio.timeout(BODY_WITHIN_S):
+            return await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        raise Problem(413, "content_too_large", "The body is larger than 1 MiB.") from None
+    except TimeoutError:
+        raise Problem(408, "body_timeout", "The body did not arrive in time.") from None
+    except (web.RequestPayloadError, OSError):
+        raise malformed("The body could not be read to its end.", "body") from None
 
 
 def read_query(query: MultiMapping[str], wanted: type[B]) -> B:
@@ -148,7 +164,7 @@ def _bare(hint: Any) -> Any:
 
 
 def _refuse_nul(value: object, path: str) -> None:
-    """Postgres keeps no NUL in text; free JSON (a dict) is the business of whoever stores it."""
+    """Postgres keeps no NUL in text, nor in JSON of its own."""
     if isinstance(value, str) and "\0" in value:
         raise InvalidValue(path, f"{path}: must not contain the character U+0000.")
     if isinstance(value, msgspec.Struct):
@@ -159,3 +175,20 @@ def _refuse_nul(value: object, path: str) -> None:
     elif isinstance(value, list):
         for index, item in enumerate(value):
             _refuse_nul(item, f"{path}[{index}]")
+    elif isinstance(value, dict):
+        _check_free(value, path, 1)
+
+
+def _check_free(value: object, path: str, depth: int) -> None:
+    """JSON without a form of its own: no NUL in keys or texts, and no deeper than a webhook's body."""
+    if depth > MAX_DEPTH and isinstance(value, dict | list):
+        raise InvalidValue(path, f"{path}: is nested more than {MAX_DEPTH} deep.")
+    if isinstance(value, dict):
+        for name, item in value.items():
+            _refuse_nul(name, path)
+            _check_free(item, path, depth + 1)
+    elif isinstance(value, list):
+        for item in value:
+            _check_free(item, path, depth + 1)
+    else:
+        _refuse_nul(value, path)

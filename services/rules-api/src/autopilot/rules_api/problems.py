@@ -18,6 +18,7 @@ CODES: Final[dict[str, tuple[int, str]]] = {
     "invocation_not_allowed": (403, "The caller may not have this agent work."),
     "not_found": (404, "It does not exist in this workspace."),
     "method_not_allowed": (405, "The path exists, the method does not."),
+    "body_timeout": (408, "The body did not arrive in time."),
     "conflict": (409, "It does not fit the present state."),
     "archived": (409, "It is archived and cannot be edited."),
     "edit_conflict": (409, "Somebody else's edit came first; read it again."),

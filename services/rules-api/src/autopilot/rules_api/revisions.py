@@ -10,7 +10,7 @@ from msgspec import UnsetType
 from autopilot.rules_api.endpoint import Call
 from autopilot.rules_api.problems import malformed
 
-_TAG = re.compile(r'(?:W/)?"?(\d{1,18})"?')
+_TAG = re.compile(r'(?:W/)?"?([0-9]{1,18})"?')
 
 
 def expected_version(call: Call, version: int | UnsetType) -> int | None:

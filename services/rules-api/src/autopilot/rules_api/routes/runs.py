@@ -130,6 +130,10 @@ def _key_of(call: Call, body: bytes) -> tuple[str, bytes] | None:
         return None
     if len(key) > 255:
         raise InvalidValue(KEY_FIELD, "Idempotency-Key: at most 255 characters.")
+    try:
+        key.encode()
+    except UnicodeEncodeError:  # bytes that are no UTF-8 reach us as lone surrogates
+        raise malformed("Idempotency-Key is not UTF-8.", KEY_FIELD) from None
     return key, hashlib.sha256(body).digest()
 
 
