@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
 
 from autopilot.domain.errors import AutopilotError
 from autopilot.kit import log
@@ -80,6 +81,8 @@ class _Connection(web.RequestHandler):
             raise ConnectionError("the answer has begun already")
         if status >= 500:
             problem = Problem(status, "internal_error", "Something went wrong here.")
+        elif isinstance(exc, LineTooLong):
+            problem = Problem(431, "headers_too_large", "The request line or a header is larger than 16 KiB.")
         else:
             problem = Problem(status, "bad_request", "This is not an HTTP request that can be read.")
         response = problem_response(problem, str(uuid7()))
