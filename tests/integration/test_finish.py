@@ -68,7 +68,8 @@ async def delete(conn: Conn, shop: Shop, started: Started, _lease: LeaseToken) -
 
 def moved(status: IssueStatus) -> Fact:
     async def move(conn: Conn, shop: Shop, started: Started, _lease: LeaseToken) -> object:
-        return await finish.move_issue(conn, shop.place.id, issue_of(started), status)
+        held = await finish.hold_issue(conn, shop.place.id, issue_of(started))
+        return await finish.move_issue(conn, held, status)
 
     return move
 

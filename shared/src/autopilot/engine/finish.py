@@ -151,7 +151,10 @@ async def cancel_task(conn: Conn, task_id: TaskId) -> tuple[Ended, RuntimeId | N
 
 
 async def hold_issue(conn: Conn, workspace_id: WorkspaceId, issue_id: IssueId) -> endings.IssueLinks:
-    """Lock an issue with all that is above it, for the edits of one transaction. Raises NoSuchIssue."""
+    """Lock an issue with all that is above it, once for all edits of a transaction. Raises NoSuchIssue.
+
+    A second call would look at the rule's policy anew, and lock the rule after its run and issue if that has changed.
+    """
     links = await endings.read_issue_links(conn, workspace_id, issue_id)
     if links is None:
         raise NoSuchIssue
@@ -161,11 +164,12 @@ async def hold_issue(conn: Conn, workspace_id: WorkspaceId, issue_id: IssueId) -
     return links
 
 
-async def move_issue(conn: Conn, workspace_id: WorkspaceId, issue_id: IssueId, status: IssueStatus) -> Moved:
-    """An issue's state changed by a person: its run follows (S11.1), its live tasks end when it closes. Raises NoSuchIssue."""
-    links = await hold_issue(conn, workspace_id, issue_id)
-    cancelled = await _cancel_tasks(conn, issue_id) if status in ISSUE_CLOSED else frozenset[RuntimeId]()
-    await endings.move_issue(conn, issue_id, status)
+async def move_issue(
+    conn: Conn, links: endings.IssueLinks, status: IssueStatus, *, title: str | None = None
+) -> Moved:
+    """A person moves an issue that `hold_issue` holds: its run follows (S11.1), its live tasks end when it closes."""
+    cancelled = await _cancel_tasks(conn, links.id) if status in ISSUE_CLOSED else frozenset[RuntimeId]()
+    await endings.move_issue(conn, links.id, status, title=title)
     if links.origin_run_id is not None and status in _RUN_BY_ISSUE:
         run_status, code, text = _RUN_BY_ISSUE[status]
         await endings.finish_run(conn, links.origin_run_id, run_status, code=code, text=text)

@@ -22,14 +22,14 @@ class IssueEdit(msgspec.Struct, frozen=True, kw_only=True):
 
 async def edit_issue(conn: Conn, workspace_id: WorkspaceId, issue_id: IssueId, edit: IssueEdit) -> Moved:
     """Edit under the issue's lock. Raises NoSuchIssue, Conflict `edit_conflict`; an edit that changes nothing is none."""
-    await hold_issue(conn, workspace_id, issue_id)
+    links = await hold_issue(conn, workspace_id, issue_id)
     now = await issues.find_issue(conn, workspace_id, issue_id)
     if now is None:
         raise NoSuchIssue
     if edit.expected_rev is not None and edit.expected_rev != now.rev:
         raise Conflict("Somebody else's edit came first; read the issue again.", code="edit_conflict")
+    if edit.status is not None and edit.status is not now.status:
+        return await move_issue(conn, links, edit.status, title=edit.title)
     if edit.title is not None and edit.title != now.title:
         await issues.retitle_issue(conn, issue_id, edit.title)
-    if edit.status is None or edit.status is now.status:
-        return Moved()
-    return await move_issue(conn, workspace_id, issue_id, edit.status)
+    return Moved()

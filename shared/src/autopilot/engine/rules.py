@@ -82,7 +82,7 @@ async def create_autopilot(
     autopilot = _new_row(workspace_id, editor, new, await facts.database_now(conn))
     assignee = await hold_assignee(conn, workspace_id, autopilot, editor)
     check_assignee(None, autopilot, assignee, editor)
-    await _hold_project(conn, None, autopilot)
+    await _hold_project(conn, autopilot)
     saved = await save_rule(conn, None, HeldRule(autopilot=autopilot), editor)
     await autopilots.replace_subscribers(conn, workspace_id, autopilot.id, subscribers)
     return saved.autopilot
@@ -111,7 +111,8 @@ async def update_autopilot(
     assignee: HeldAssignee | None = None
     if needs_check(seen, foreseen):
         assignee = await hold_assignee(conn, workspace_id, foreseen, editor)
-    await _hold_project(conn, seen, foreseen)
+    if not isinstance(edit.project_id, UnsetType):
+        await _hold_project(conn, foreseen)
 
     held = await hold_rule(conn, workspace_id, autopilot_id)
     await require(conn, held.autopilot, editor, role, Action.AUTOPILOT_WRITE)
@@ -296,8 +297,6 @@ def _check_overlap(held: HeldRule, after: Autopilot) -> None:
         )
 
 
-async def _hold_project(conn: Conn, before: Autopilot | None, after: Autopilot) -> None:
-    if after.project_id is None or (before is not None and before.project_id == after.project_id):
-        return
-    if not await hold_project(conn, after.workspace_id, after.project_id):
+async def _hold_project(conn: Conn, after: Autopilot) -> None:
+    if after.project_id is not None and not await hold_project(conn, after.workspace_id, after.project_id):
         raise InvalidValue("project_id", "names no project of this workspace")

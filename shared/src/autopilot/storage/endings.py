@@ -128,9 +128,9 @@ async def has_active_task(conn: Conn, issue_id: IssueId) -> bool:
     return bool(await conn.fetchval(SQL["has_active_task"], issue_id))
 
 
-async def move_issue(conn: Conn, issue_id: IssueId, status: IssueStatus) -> None:
-    """Give an issue another state."""
-    await conn.execute(SQL["move_issue"], issue_id, status)
+async def move_issue(conn: Conn, issue_id: IssueId, status: IssueStatus, *, title: str | None = None) -> None:
+    """Give an issue another state, and another title if one is given."""
+    await conn.execute(SQL["move_issue"], issue_id, status, title)
 
 
 async def add_comment(

@@ -47,5 +47,7 @@ async def rename_project(conn: Conn, project_id: ProjectId, name: str) -> None:
 
 
 async def delete_project(conn: Conn, project_id: ProjectId) -> None:
-    """The schema clears the field of rules and issues that named it (S4.7)."""
+    """The schema clears the field of rules and issues that named it (S4.7); locked from the top first."""
+    await conn.execute(SQL["lock_project"], project_id)
+    await conn.execute(SQL["lock_rules"], project_id)
     await conn.execute(SQL["delete_project"], project_id)

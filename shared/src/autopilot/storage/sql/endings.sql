@@ -53,9 +53,10 @@ UPDATE agent_task
 SELECT EXISTS (SELECT 1 FROM agent_task WHERE issue_id = $1 AND status IN ('queued', 'claimed', 'running'));
 
 -- name: move_issue
--- A new state of an issue; closed_at follows it.
+-- A new state of an issue, and a title if one is given; closed_at follows the state. One statement for both: a row that a transaction
+-- updates twice has its foreign keys checked again, which would lock the project after the issue.
 UPDATE issue
-   SET status = $2, rev = rev + 1, updated_at = clock_timestamp(),
+   SET status = $2, title = coalesce($3, title), rev = rev + 1, updated_at = clock_timestamp(),
        closed_at = CASE WHEN $2 IN ('done', 'cancelled') THEN coalesce(closed_at, clock_timestamp()) END
  WHERE id = $1 AND status <> $2;
 

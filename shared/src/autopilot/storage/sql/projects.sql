@@ -19,6 +19,19 @@ SELECT id, workspace_id, name, created_by, created_at
 -- Another name.
 UPDATE project SET name = $2 WHERE id = $1;
 
+-- name: lock_project
+-- Level 1 of the lock order, before its deletion.
+SELECT id FROM project WHERE id = $1 FOR UPDATE;
+
+-- name: lock_rules
+-- Level 2: the rules that name a project, in id order; the deletion itself would take them in the order of their rows.
+SELECT a.id
+  FROM project p
+  JOIN autopilot a ON a.workspace_id = p.workspace_id AND a.project_id = p.id
+ WHERE p.id = $1
+ ORDER BY a.id
+   FOR NO KEY UPDATE OF a;
+
 -- name: delete_project
 -- Gone; rules and issues that named it name none (S4.7).
 DELETE FROM project WHERE id = $1;

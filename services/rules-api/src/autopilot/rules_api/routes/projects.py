@@ -58,10 +58,13 @@ async def update_project(call: Call, project_id: UUID, body: ProjectPatch) -> Pr
 async def delete_project(call: Call, project_id: UUID) -> None:
     """Rules and issues of the project stay, without one (S4.7)."""
     caller = call.caller
-    async with call.database.transaction() as conn:
+
+    async def remove(conn: Conn) -> None:
         project = await _find(conn, caller, project_id)
         caller.require(Action.PROJECT_EDIT, is_creator=project.created_by == caller.user_id)
         await projects.delete_project(conn, project.id)
+
+    await call.database.transact(remove)
 
 
 async def _find(conn: Conn, caller: Caller, project_id: UUID) -> Project:
