@@ -15,11 +15,11 @@ SELECT h.workspace_id FROM event_head h
 
 -- name: sequence
 -- Move outbox rows of locked workspaces to run_event, numbered densely. It must be a statement of its own after the lock: then it sees
--- all that committed before, and whoever commits later gets a later number.
+-- all that committed before, and whoever commits later gets a later number. Rows are deleted by an array of their ids, which is looked
+-- up in the index however long the backlog is; a join would read all of it for each batch.
 WITH taken AS (
     DELETE FROM run_event_outbox o
-     USING (SELECT id FROM run_event_outbox WHERE workspace_id = ANY($1::uuid[]) ORDER BY id LIMIT $2) t
-     WHERE o.id = t.id
+     WHERE o.id = ANY(ARRAY(SELECT n.id FROM run_event_outbox n WHERE n.workspace_id = ANY($1::uuid[]) ORDER BY n.id LIMIT $2))
  RETURNING o.id, o.event_id, o.workspace_id, o.autopilot_id, o.run_id, o.kind, o.payload, o.occurred_at
 ), numbered AS (
     SELECT t.id, t.event_id, t.workspace_id, t.autopilot_id, t.run_id, t.kind, t.payload, t.occurred_at,

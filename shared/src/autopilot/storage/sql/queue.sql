@@ -52,10 +52,11 @@ SELECT 'retry', o.run_id, o.delivery_id, o.autopilot_id, o.trigger_id, o.size, o
   FROM gone o;
 
 -- name: move_due
--- Deferred entries whose time has come go back into the queue under a new number; a parked one never does.
+-- Deferred entries whose time has come go back into the queue under a new number; a parked one never does. The statement's own time
+-- bounds the scan of the index, as a clock that goes on while it runs cannot.
 WITH due AS MATERIALIZED (
     SELECT d.id FROM dispatch_deferred d
-     WHERE d.available_at <= clock_timestamp() AND d.kind <> 'parked'
+     WHERE d.available_at <= statement_timestamp() AND d.kind <> 'parked'
      ORDER BY d.available_at
      LIMIT $1
        FOR UPDATE SKIP LOCKED

@@ -1,0 +1,98 @@
+"""What runs again and again costs what is due, not what exists: rows looked at, counted on the plans that Postgres really ran."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from autopilot.storage import queries
+
+ROWS = 20_000
+EVENTS, BATCH = 100_000, 1000
+_ID = "('01a20000-0000-7000-8000-' || lpad(to_hex({}), 12, '0'))::uuid"
+
+
+def uid(number: int) -> UUID:
+    return UUID(f"01a20000-0000-7000-8000-{number:012x}")
+
+
+_W, _I = f"{_ID.format(1)}", _ID.format("i")
+_FILL = f"""
+SET session_replication_role = replica;
+INSERT INTO autopilot (id, workspace_id, title, description, execution_mode, creator_id, rule_owner_id, version_id)
+SELECT {_I}, {_W}, 't', 'd', 'run_only', {_W}, {_W}, {_I} FROM generate_series(1, {ROWS}) i;
+INSERT INTO autopilot_trigger (id, workspace_id, autopilot_id, kind, published_version_id, cron, timezone, catch_up, tzdata_version, next_run_at)
+SELECT {_I}, {_W}, {_I}, 'schedule', {_I}, '0 0 1 1 *', 'UTC', 'latest', 'x', now() + (i - 10) * interval '1 minute'
+  FROM generate_series(1, {ROWS}) i;
+INSERT INTO dispatch_queue (run_id, autopilot_id) SELECT {_I}, {_W} FROM generate_series(1, {ROWS}) i;
+INSERT INTO dispatch_deferred (kind, run_id, autopilot_id, available_at, enqueued_at)
+SELECT 'paced', {_ID.format("50000 + i")}, {_W}, now() + (i - 10) * interval '1 minute', now() FROM generate_series(1, {ROWS}) i;
+INSERT INTO agent (id, workspace_id, name, owner_id, runtime_id)
+SELECT {_I}, {_W}, i::text, {_W}, {_I} FROM generate_series(1, 100) i;
+INSERT INTO agent_task (id, workspace_id, agent_id, run_id, prompt, status, runtime_id, lease_token, lease_until, claimed_at, finished_at)
+SELECT {_I}, {_W}, {_ID.format("1 + i % 100")}, {_I}, 'p', s.status, CASE WHEN s.held THEN {_ID.format("1 + i % 100")} END,
+       CASE WHEN s.held THEN {_I} END, CASE WHEN s.held THEN now() + (i - 200) * interval '1 second' END,
+       CASE WHEN s.held THEN now() END, CASE WHEN s.status = 'completed' THEN now() END
+  FROM generate_series(1, {ROWS}) i
+ CROSS JOIN LATERAL (SELECT (ARRAY['running', 'queued', 'completed'])[1 + i % 3] AS status, i % 3 = 0 AS held) s;
+INSERT INTO run_event_outbox (event_id, workspace_id, autopilot_id, run_id, kind, payload)
+SELECT {_I}, {_W}, {_I}, {_I}, 'run.done', '{{}}' FROM generate_series(1, {EVENTS}) i;
+INSERT INTO run_event (workspace_id, seq, event_id, autopilot_id, run_id, kind, payload, occurred_at)
+SELECT {_W}, i, {_I}, {_I}, {_ID.format("1000000 + i")}, 'run.done', '{{}}', now() FROM generate_series(1, {ROWS}) i;
+INSERT INTO event_head (workspace_id, last_seq, relayed_seq)
+SELECT {_I}, CASE i WHEN 1 THEN {ROWS} ELSE 1 END, CASE i WHEN 1 THEN {ROWS} ELSE 1 END FROM generate_series(1, 5000) i;
+SET session_replication_role = origin;
+ANALYZE;
+"""
+
+# At most so many rows looked at: what is due or asked for, with some room for how a plan finds it.
+HOT: dict[str, tuple[str, str, tuple[object, ...], int]] = {
+    "claim of the dispatcher": ("queue", "claim", (0, 100, 1 << 20, uid(1), 30.0), 1000),
+    "entries whose time has come": ("queue", "move_due", (1000,), 100),
+    "due triggers": ("schedules", "lock_due", (500, []), 100),
+    "the next due trigger": ("schedules", "peek", ("autopilot_schedule_dispatch",), 10),
+    "numbers for events": ("events", "sequence", ([uid(1)], BATCH), 10 * BATCH),
+    "workspaces to relay": ("events", "lease_relays", (uid(1), 30.0, 16), 100),
+    "events for a reader": ("events", "read_after", (uid(1), ROWS // 2, 200), 1000),
+    "tasks for a runtime": ("runtime_protocol", "find_candidates", (uid(2), 21), 500),
+    "lost tasks": ("lease_sweeps", "list_lost_tasks", (None, None, 200), 1000),
+}
+
+
+@pytest.fixture
+async def crowded(postgres_url: str) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+    conn = await asyncpg.connect(postgres_url)
+    try:
+        await conn.execute(_FILL)
+        yield conn
+    finally:
+        await conn.close()
+
+
+def looked_at(node: dict[str, Any]) -> float:
+    """The rows that the scans of a plan read, those that a filter removed included."""
+    own = 0.0
+    if "Relation Name" in node and "Scan" in node["Node Type"]:
+        rows = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
+        own = rows * node["Actual Loops"]
+    return own + sum(looked_at(child) for child in node.get("Plans", []))
+
+
+async def test_no_hot_statement_reads_more_than_it_needs(
+    crowded: asyncpg.Connection[asyncpg.Record],
+) -> None:
+    """S7.9, HAZARDS 20: a queue, a calendar or a backlog of any length costs nobody who is not in it."""
+    costs: dict[str, float] = {}
+    for name, (aggregate, query, arguments, _) in HOT.items():
+        transaction = crowded.transaction()
+        await transaction.start()
+        sql = f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {queries.load(aggregate)[query]}"
+        plan = json.loads(await crowded.fetchval(sql, *arguments))
+        costs[name] = looked_at(plan[0]["Plan"])
+        await transaction.rollback()
+    assert {name: cost for name, cost in costs.items() if cost > HOT[name][3]} == {}
