@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from uuid import UUID
 
 import pytest
 from tests.support import rules
@@ -11,11 +12,12 @@ from tests.support.api import Api, running_api
 from tests.support.dispatching import assert_coherent, execute
 from tests.support.work import Machine, Shop, make_machine, make_shop
 
-from autopilot.domain.ids import IssueId
+from autopilot.domain.ids import IssueId, RuntimeId
 from autopilot.domain.permissions import TokenKind
 from autopilot.domain.states import ExecutionMode, FailureKind
 from autopilot.engine import finish
 from autopilot.kit.ids import uuid7
+from autopilot.storage import runtime_protocol
 
 ISSUE, BARE = ExecutionMode.CREATE_ISSUE, ExecutionMode.RUN_ONLY
 
@@ -75,6 +77,12 @@ async def test_runtimes_and_tasks_of_other_workspaces_do_not_exist(api: Api, sho
     assert (await shop.run(started.run_id))["status"] == "running"
 
 
+async def waiting(shop: Shop) -> set[RuntimeId]:
+    """What the poll for all waiting claims finds for the machine."""
+    async with shop.database.connection() as conn:
+        return await runtime_protocol.find_waiting(conn, [RuntimeId(UUID(shop.machine.id))])
+
+
 async def test_a_heartbeat_says_what_is_wrong_with_the_machine(shop: Shop) -> None:
     """S4.3: and while its agent program cannot run it is given nothing."""
     started = await shop.start()
@@ -86,7 +94,9 @@ async def test_a_heartbeat_says_what_is_wrong_with_the_machine(shop: Shop) -> No
         "install it",
     )
     assert await shop.machine.claim() == []
+    assert await waiting(shop) == set()  # or its long poll would try to claim at every poll, in vain
     assert await shop.machine.beat() == 200
+    assert await waiting(shop) == {UUID(shop.machine.id)}
     assert [task["id"] for task in await shop.machine.claim()] == [str(started.task_id)]
 
 

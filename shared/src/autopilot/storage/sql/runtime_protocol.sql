@@ -124,7 +124,8 @@ UPDATE agent_task t
 RETURNING t.id, t.status, t.lease_until, coalesce(t.lease_until > clock_timestamp(), false) AS alive;
 
 -- name: find_waiting
--- Those of the runtimes that have a task to claim and a hand free for it: what one poll for all waiting requests asks.
+-- Those of the runtimes that have a task to claim and a hand free for it: what one poll for all waiting requests asks. Whatever keeps a
+-- claim from getting anything is asked here too, or each of its waiters would try in vain at every poll.
 SELECT r.id
   FROM unnest($1::uuid[]) AS k (id)
   JOIN runtime r ON r.id = k.id
@@ -134,5 +135,6 @@ SELECT r.id
                                        AND (t.expires_at IS NULL OR t.expires_at > clock_timestamp())
                                      LIMIT 1) q
                 WHERE a.workspace_id = r.workspace_id AND a.runtime_id = r.id)
+   AND NOT EXISTS (SELECT 1 FROM runtime_heartbeat b WHERE b.runtime_id = r.id AND NOT b.usable)
    AND r.concurrency > (SELECT count(*) FROM agent_task h
                          WHERE h.runtime_id = r.id AND h.status IN ('claimed', 'running') AND h.lease_until > clock_timestamp());
