@@ -12,9 +12,10 @@ wall-clock time; the zone's spans of constant offset then map it to UTC:
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, time, timedelta
+from calendar import isleap
+from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -43,16 +44,16 @@ _LAST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(seconds=
 # Calendar and weekdays repeat every 400 years, and past 2100 so does every zone: only the first cycle is computed.
 _CYCLE: Final = 146_097 * _DAY
 _CYCLE_START: Final = 4_102_444_800
-_TIMES: Final = tuple(time(minute // 60, minute % 60, tzinfo=UTC) for minute in range(1440))
-_MONTH_DAYS: Final = (0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_MINUTES: Final = tuple(timedelta(minutes=minute) for minute in range(1440))
+_MONTH_LENGTHS: Final = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 class CronSchedule(msgspec.Struct, frozen=True, kw_only=True):
     """A parsed expression; `expr` is its text with single blanks.
 
     `day_minutes` has a bit per matching minute of a day, the first of which begins at `first_second`; `months` one
-    per month, and `month_days[w]` one per matching day of a month whose first day is weekday w (0 is Sunday).
-    `elapsed` picks the rule for DST, `every_day` skips the calendar.
+    per month of a year and of the next (the lowest is January); `month_days[w]` one per matching day of a month whose
+    first day is weekday w (0 is Sunday). `elapsed` picks the rule for DST, `every_day` skips the calendar.
     """
 
     expr: str
@@ -71,18 +72,19 @@ def parse(expr: str) -> CronSchedule:
     text, (minute, hour, day, month, weekday) = read_fields(expr)
     either = not (day.unrestricted or weekday.unrestricted)
     month_days = tuple(_month_days(day.mask, weekday.mask, first, either=either) for first in range(7))
+    months = month.mask >> 1
     day_minutes = sum(minute.mask << (60 * h) for h in range(24) if hour.mask >> h & 1)
     return CronSchedule(
         expr=text,
         day_minutes=day_minutes,
         first_second=((day_minutes & -day_minutes).bit_length() - 1) * 60,
-        months=month.mask,
+        months=months | months << 12,
         month_days=month_days,
-        every_day=month.mask == 0x1FFE and min(month_days) == 0xFFFF_FFFE,
+        every_day=months == 0xFFF and min(month_days) == 0xFFFF_FFFE,
         elapsed=minute.is_star or hour.is_star,
         never_fires=not any(
-            month.mask >> m & 1 and days & ((2 << _MONTH_DAYS[m] + (m == 2)) - 1)
-            for m in range(1, 13)
+            months >> m & 1 and days & ((2 << length + (m == 1)) - 1)
+            for m, length in enumerate(_MONTH_LENGTHS)
             for days in month_days
         ),
     )
@@ -142,11 +144,16 @@ def _next_far_away(schedule: CronSchedule, zone: Zone, after: int) -> datetime |
 
 
 def _instant(second: int) -> datetime:
-    """The same as the epoch plus that many seconds, which would take three times as long."""
-    day, rest = divmod(second, _DAY)
-    if rest % 60:  # only where a local mean time of old counts seconds
+    """The epoch plus that many seconds, without making a timedelta of them, which takes longer than all the rest."""
+    if second % 60:  # only where a local mean time of old counts seconds
         return _EPOCH + timedelta(seconds=second)
-    return datetime.combine(date.fromordinal(day + _EPOCH_ORDINAL), _TIMES[rest // 60])
+    minute = second // 60
+    return _midnight(minute // 1440) + _MINUTES[minute % 1440]
+
+
+@lru_cache(maxsize=4096)
+def _midnight(day: int) -> datetime:
+    return _EPOCH + timedelta(days=day)
 
 
 def _next_fixed(schedule: CronSchedule, zone: Zone, after: int) -> int:
@@ -172,39 +179,55 @@ def _next_local(schedule: CronSchedule, after: int) -> int:
 
     The schedule must be able to fire; the longest wait is eight years, for 29 February about a year like 2100.
     """
-    day, minute = divmod(after // 60 + 1, 1440)
+    minute = after // 60 + 1
+    day = minute // 1440
     if schedule.every_day:
-        minutes = schedule.day_minutes >> minute
+        minutes = schedule.day_minutes >> minute % 1440
         if minutes:
-            return (day * 1440 + minute + (minutes & -minutes).bit_length() - 1) * 60
+            return (minute + (minutes & -minutes).bit_length() - 1) * 60
         return (day + 1) * _DAY + schedule.first_second
     today = date.fromordinal(day + _EPOCH_ORDINAL)
-    month, nth = today.month, today.day
-    eve = day - nth  # the day before the month's first
-    if schedule.months >> month & 1 and schedule.month_days[(eve + 5) % 7] >> nth & 1:
-        minutes = schedule.day_minutes >> minute
+    month = today.year * 12 + today.month - 1
+    days = 0
+    if schedule.months >> month % 12 & 1:
+        _, weekday, within = _month(month)
+        days = (schedule.month_days[weekday] & within) >> today.day
+    if days & 1:
+        minutes = schedule.day_minutes >> minute % 1440
         if minutes:
-            return (day * 1440 + minute + (minutes & -minutes).bit_length() - 1) * 60
-    return _next_day(schedule, today.year, month, nth, eve) * _DAY + schedule.first_second
+            return (minute + (minutes & -minutes).bit_length() - 1) * 60
+    days >>= 1
+    if days:
+        return (day + (days & -days).bit_length()) * _DAY + schedule.first_second
+    return _first_day_after(schedule, month) * _DAY + schedule.first_second
 
 
-def _next_day(schedule: CronSchedule, year: int, month: int, nth: int, eve: int) -> int:
-    """The first matching day after the `nth` of that month, whose first day follows the day `eve`."""
+def _first_day_after(schedule: CronSchedule, month: int) -> int:
+    """The first matching day after that month."""
     while True:
-        if schedule.months >> month & 1:
-            leap = month == 2 and year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-            length = _MONTH_DAYS[month] + leap
-            days = schedule.month_days[(eve + 5) % 7] & ((2 << length) - (2 << nth))
-            if days:
-                return eve + (days & -days).bit_length() - 1
-        later = schedule.months >> (month + 1)
-        if later:
-            month += (later & -later).bit_length()
-        else:
-            year += 1
-            month = (schedule.months & -schedule.months).bit_length() - 1
-        eve = date(year, month, 1).toordinal() - _EPOCH_ORDINAL - 1
-        nth = 0
+        later = schedule.months >> month % 12 + 1
+        month += (later & -later).bit_length()
+        eve, weekday, within = _month(month)
+        days = schedule.month_days[weekday] & within
+        if days:
+            return eve + (days & -days).bit_length() - 1
+
+
+class _Month(NamedTuple):
+    """A month of a year: the day before its first, the weekday of its first, and a bit for each of its days."""
+
+    eve: int
+    first_weekday: int
+    days: int
+
+
+@lru_cache(maxsize=4096)
+def _month(number: int) -> _Month:
+    """Months are counted from January of the year 0."""
+    year, month = divmod(number, 12)
+    eve = date(year, month + 1, 1).toordinal() - _EPOCH_ORDINAL - 1
+    length = 29 if month == 1 and isleap(year) else _MONTH_LENGTHS[month]
+    return _Month(eve, (eve + 5) % 7, (2 << length) - 2)
 
 
 def _month_days(days: int, weekdays: int, first: int, *, either: bool) -> int:

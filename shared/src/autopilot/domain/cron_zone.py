@@ -76,9 +76,11 @@ class Zone:
     def span(self, second: int) -> Span:
         """The span that holds that instant."""
         recent = self._recent
-        if not recent.start <= second < recent.stop:
-            timeline = self._timeline(second)
-            recent = self._recent = timeline.spans[bisect_right(timeline.starts, second) - 1]
+        start, stop, _, _ = recent
+        if start <= second < stop:
+            return recent
+        timeline = self._timeline(second)
+        self._recent = recent = timeline.spans[bisect_right(timeline.starts, second) - 1]
         return recent
 
     def first_reaching(self, local: int) -> int:
