@@ -104,6 +104,12 @@ async def test_a_body_of_two_mebibytes_is_told_the_limit(shop: Shop) -> None:
     assert "1 MiB" in answer.body["detail"]
 
 
+async def test_a_body_that_is_no_json_is_told_where(shop: Shop) -> None:
+    answer = await shop.owner("POST", "/api/autopilots", raw=b'{"title": hunter2}')
+    assert answer.problem() == (400, "malformed", None)
+    assert answer.body["detail"] == "The body is not JSON that can be read: invalid character (byte 10)."
+
+
 @pytest.mark.parametrize(
     "capabilities",
     [{"a": "\0"}, {"\0": 1}, {"a": [{"b": "x\0"}]}],

@@ -407,6 +407,7 @@ async def test_a_preview_shows_the_next_runs_in_utc(acme: Place) -> None:
         ("expr=*+*+*+*+*&count=some", (400, "malformed", "count")),
         ("expr=*+*+*+*+*&after=2026-06-01T00:00:00", (400, "malformed", "after")),
         ("expr=*+*+*+*+*&after=tomorrow", (400, "malformed", "after")),
+        ("expr=*+*+*+*+*&after=1767225600", (400, "malformed", "after")),
         ("expr=*+*+*+*+*&before=now", (400, "malformed", "before")),
     ],
 )

@@ -6,7 +6,9 @@ import asyncio
 import difflib
 import re
 import types
+from datetime import datetime
 from enum import Enum
+from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -47,7 +49,7 @@ async def read_body(request: web.Request, wanted: type[B]) -> B:
     except msgspec.ValidationError as error:
         raise refusal(error, wanted) from error
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise malformed("The body is not JSON that can be read.") from error
+        raise malformed(f"The body is not JSON that can be read{_fault_of(error)}.") from error
     _refuse_nul(body, "")
     return body
 
@@ -65,6 +67,13 @@ async def _read(request: web.Request) -> bytes:
         raise malformed("The body could not be read to its end.", "body") from None
 
 
+def _fault_of(error: Exception) -> str:
+    """What the decoder says of malformed JSON, which names a place and quotes nothing."""
+    said = str(error)
+    fault = said.removeprefix("JSON is malformed: ")
+    return f": {fault}" if fault != said else ""
+
+
 def read_query(query: MultiMapping[str], wanted: type[B]) -> B:
     """The query string as `wanted`; a name given twice is refused."""
     values: dict[str, str] = {}
@@ -76,13 +85,26 @@ def read_query(query: MultiMapping[str], wanted: type[B]) -> B:
 
 
 def fit(values: dict[str, str], wanted: type[B]) -> B:
-    """Texts by name as `wanted`, numbers and yes or no read from their text."""
+    """Texts by name as `wanted`, numbers and yes or no read from their text; an instant is no number."""
+    for name in _instants(wanted) & values.keys():
+        if ":" not in values[name]:
+            raise malformed(f"{name}: expected an RFC 3339 instant such as 2026-01-31T09:00:00Z.", name)
     try:
         found = msgspec.convert(values, wanted, strict=False)
     except msgspec.ValidationError as error:
         raise refusal(error, wanted) from error
     _refuse_nul(found, "")
     return found
+
+
+@cache
+def _instants(wanted: type[msgspec.Struct]) -> frozenset[str]:
+    hints = get_type_hints(wanted, include_extras=True)
+    return frozenset(
+        field.encode_name
+        for field in msgspec.structs.fields(wanted)
+        if _bare(_bare(hints[field.name])) is datetime
+    )
 
 
 def refusal(error: msgspec.ValidationError, wanted: type[msgspec.Struct]) -> Problem | InvalidValue:
