@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from importlib import resources
 
 _NAME = re.compile(r"^-- name: (\w+)[ \t]*$", re.MULTILINE)
@@ -33,3 +34,9 @@ def aggregates() -> list[str]:
     return sorted(
         entry.name.removesuffix(".sql") for entry in folder.iterdir() if entry.name.endswith(".sql")
     )
+
+
+def columns(rows: Sequence[object], names: Sequence[str]) -> list[list[object]]:
+    """An array for each attribute, for `unnest`; one without any value is empty, which unnest fills with nulls for nothing."""
+    arrays = [[getattr(row, name) for row in rows] for name in names]
+    return [[] if values.count(None) == len(values) else values for values in arrays]

@@ -69,7 +69,5 @@ async def insert_runs(conn: Conn, runs: Sequence[NewRun]) -> set[RunId]:
     """
     if not runs:
         return set()
-    rows = await conn.fetch(
-        SQL["insert_runs"], *([getattr(run, column) for run in runs] for column in _COLUMNS)
-    )
+    rows = await conn.fetch(SQL["insert_runs"], *queries.columns(runs, _COLUMNS))
     return {row["id"] for row in rows}

@@ -193,7 +193,7 @@ async def record_finished(conn: Conn, by: Signature, plans: Sequence[Finished]) 
     await conn.execute(
         SQL["record_finished"],
         *(JOB_NAME, by.max_attempts, by.runner_id, by.token),
-        *_columns(
+        *queries.columns(
             plans,
             ("id", "trigger_id", "planned_at", "schedule_rev", "outcome", "run_id", "code", "missed"),
         ),
@@ -205,7 +205,7 @@ async def record_failed(conn: Conn, by: Signature, plans: Sequence[Failed], mess
     rows = await conn.fetch(
         SQL["record_failed"],
         *(JOB_NAME, by.max_attempts, by.runner_id, by.token, list(by.backoff), message),
-        *_columns(plans, ("id", "trigger_id", "planned_at", "schedule_rev", "missed", "was_missed")),
+        *queries.columns(plans, ("id", "trigger_id", "planned_at", "schedule_rev", "missed", "was_missed")),
     )
     return [
         FailedPlan(
@@ -225,8 +225,6 @@ async def postpone_retry(conn: Conn, execution_id: UUID, delay: timedelta) -> No
 
 async def advance(conn: Conn, moves: Sequence[Move]) -> None:
     """Move locked triggers on."""
-    await conn.execute(SQL["advance"], *_columns(moves, ("id", "schedule_rev", "next_run_at", "error")))
-
-
-def _columns(rows: Sequence[object], names: Sequence[str]) -> list[list[object]]:
-    return [[getattr(row, name) for row in rows] for name in names]
+    await conn.execute(
+        SQL["advance"], *queries.columns(moves, ("id", "schedule_rev", "next_run_at", "error"))
+    )
