@@ -14,6 +14,7 @@ from tests.support.dispatching import admit_one, drain, execute, worker
 from tests.support.work import Shop, make_shop
 
 from autopilot.domain.permissions import TokenKind
+from autopilot.rules_api.routes import events as routes
 from autopilot.storage import events
 
 
@@ -103,6 +104,20 @@ async def test_a_stream_goes_on_where_it_was_left(shop: Shop) -> None:
     async with streaming(shop.owner, "?after=7.1") as stream:
         message = await stream.next()
         assert (message["event"], message["id"]) == ("reset", "1.3")
+
+
+async def test_a_stream_tells_a_revoked_token_nothing_more(
+    api: Api, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S13: a token is revocable also while it listens."""
+    monkeypatch.setattr(routes, "RECHECK_S", 0.0)
+    service = await api.program(shop.place, TokenKind.SERVICE)
+    async with streaming(service) as stream:
+        await happen(shop)
+        assert (await stream.next())["id"] == "1.1"
+        await execute(shop.database, "UPDATE api_token SET revoked_at = now() WHERE kind = 'service'")
+        await happen(shop)
+        assert "event:" not in await stream.rest()
 
 
 async def test_streams_end_when_the_service_stops(postgres_url: str) -> None:

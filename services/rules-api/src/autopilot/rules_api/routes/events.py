@@ -9,7 +9,10 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
+from autopilot.domain.errors import Forbidden, NotFound
 from autopilot.domain.events import RunEvent
+from autopilot.kit.http import Problem
+from autopilot.rules_api import auth
 from autopilot.rules_api.endpoint import Call, get
 from autopilot.rules_api.waiting import WAITING
 from autopilot.rules_api.wire.events import (
@@ -24,6 +27,7 @@ from autopilot.storage import events
 from autopilot.storage.events import EventHead
 
 KEEP_ALIVE_S: Final = 15.0
+RECHECK_S: Final = 15.0
 _CHUNK = 200
 
 
@@ -41,13 +45,17 @@ async def list_events(call: Call, query: EventQuery) -> EventPage:
 
 
 async def stream_events(call: Call, query: StreamQuery) -> web.StreamResponse:
-    """Each event with its cursor as id; `reset` where the client's place is none of this history any more."""
+    """Each event with its cursor as id; `reset` where the client's place is none of this history any more.
+
+    A stream outlives its first look at the token, so it looks again before it tells more: an idle one costs nothing.
+    """
     given = call.request.headers.get("Last-Event-ID", "").strip() or query.after
     position = read_cursor(given, "Last-Event-ID") if given else None
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
     now = asyncio.get_running_loop().time
     with call.request.app[WAITING].events.waiting(call.caller.workspace_id) as waiter:
         text, position = await _news(call, position)
+        checked = now()
         await response.prepare(call.request)
         with suppress(ConnectionError):
             await response.write(text or b": here\n\n")
@@ -55,10 +63,23 @@ async def stream_events(call: Call, query: StreamQuery) -> web.StreamResponse:
                 told = bool(text) or await waiter.news(now() + KEEP_ALIVE_S)
                 text = b""
                 if told:
+                    if now() >= checked + RECHECK_S:
+                        if not await _still_welcome(call):
+                            break
+                        checked = now()
                     text, position = await _news(call, position)
                 if text or not told:
                     await response.write(text or b": keep-alive\n\n")
     return response
+
+
+async def _still_welcome(call: Call) -> bool:
+    """Whether the token is still live, and its person still a member."""
+    try:
+        session = await auth.authenticate(call.database, call.request, auth.READERS)
+    except (Problem, Forbidden, NotFound):
+        return False
+    return session.place is not None
 
 
 async def _news(call: Call, position: Position | None) -> tuple[bytes, Position]:
