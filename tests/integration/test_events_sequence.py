@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import asyncpg
 import pytest
@@ -16,7 +16,7 @@ from autopilot.domain.ids import WorkspaceId
 from autopilot.domain.states import ExecutionMode, RunStatus, Source
 from autopilot.kit.ids import uuid7
 from autopilot.storage import events
-from autopilot.storage.database import Database
+from autopilot.storage.database import Conn, Database
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ async def database(postgres_url: str) -> AsyncIterator[Database]:
         yield opened
 
 
-async def tell(conn: asyncpg.Connection[asyncpg.Record], workspace_id: WorkspaceId) -> None:
+async def tell(conn: Conn, workspace_id: WorkspaceId) -> None:
     await conn.execute(
         """INSERT INTO run_event_outbox (event_id, workspace_id, autopilot_id, run_id, kind, payload)
            VALUES ($1, $2, $3, $4, 'run.done', '{"source": "api", "status": "completed"}')""",
@@ -117,6 +117,27 @@ async def test_numbers_are_dense_per_workspace_under_two_sequencers_and_many_wri
     await asyncio.gather(*sequencing)
     for each in workspaces:
         assert await seqs(database, each) == list(range(1, 121))
+
+
+async def test_an_idle_sequencer_asks_one_question(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HAZARDS 26: it looks several times a second, so an empty outbox must not cost a transaction."""
+    taken: list[object] = []
+    transact = Database.transact
+
+    async def counted(self: Database, use_case: Callable[[Conn], Awaitable[int]]) -> int:
+        taken.append(use_case)
+        return await transact(self, use_case)
+
+    monkeypatch.setattr(Database, "transact", counted)
+    sequencer = Sequencer(database, batch=10, tell=lambda: None)
+    assert await sequencer.step() is False
+    assert taken == []
+    async with database.transaction() as conn:
+        await tell(conn, WorkspaceId(uuid7()))
+    assert await sequencer.step() is True
+    assert len(taken) == 1
 
 
 async def test_a_run_tells_started_and_done_in_order(database: Database) -> None:

@@ -37,9 +37,12 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
     unrelayed: int
 
 
-async def open_heads(conn: Conn, limit: int) -> None:
-    """Give each workspace among the first `limit` outbox rows its head; in autocommit, so that no sequencer waits for it."""
-    await conn.execute(SQL["open_heads"], limit)
+async def open_heads(conn: Conn, limit: int) -> bool:
+    """Give each workspace among the first `limit` outbox rows its head; whether there is any such row.
+
+    In autocommit, so that no sequencer waits for it.
+    """
+    return bool(await conn.fetchval(SQL["open_heads"], limit))
 
 
 async def sequence(conn: Conn, limit: int) -> int:

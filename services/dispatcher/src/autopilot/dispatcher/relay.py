@@ -52,7 +52,8 @@ class Sequencer:
     async def step(self) -> bool:
         """Number one batch; whether there may be more."""
         async with self._database.connection() as conn:
-            await events.open_heads(conn, self._batch)
+            if not await events.open_heads(conn, self._batch):
+                return False
         count = await self._database.transact(lambda conn: events.sequence(conn, self._batch))
         if count:
             _sequenced.inc(count)

@@ -1,10 +1,15 @@
 -- name: open_heads
--- A head for each workspace among the first outbox rows that has none yet.
-INSERT INTO event_head (workspace_id)
-SELECT DISTINCT o.workspace_id FROM (SELECT workspace_id FROM run_event_outbox ORDER BY id LIMIT $1) o
- WHERE NOT EXISTS (SELECT 1 FROM event_head h WHERE h.workspace_id = o.workspace_id)
- ORDER BY o.workspace_id
-    ON CONFLICT DO NOTHING;
+-- A head for each workspace among the first outbox rows that has none yet; whether there is any row at all.
+WITH waiting AS MATERIALIZED (
+    SELECT DISTINCT o.workspace_id FROM (SELECT workspace_id FROM run_event_outbox ORDER BY id LIMIT $1) o
+), opened AS (
+    INSERT INTO event_head (workspace_id)
+    SELECT w.workspace_id FROM waiting w
+     WHERE NOT EXISTS (SELECT 1 FROM event_head h WHERE h.workspace_id = w.workspace_id)
+     ORDER BY w.workspace_id
+        ON CONFLICT DO NOTHING
+)
+SELECT EXISTS (SELECT 1 FROM waiting);
 
 -- name: lock_heads
 -- The sequencer's own locks: the workspaces of the first outbox rows, without those that another sequencer works on.
