@@ -950,6 +950,10 @@ CREATE INDEX autopilot_rule_version_autopilot_idx ON public.autopilot_rule_versi
 
 CREATE UNIQUE INDEX autopilot_run_delivery_unique ON public.autopilot_run USING btree (webhook_delivery_id) WHERE (webhook_delivery_id IS NOT NULL);
 
+CREATE INDEX autopilot_run_ended_idx ON public.autopilot_run USING btree (completed_at) WHERE (completed_at IS NOT NULL);
+
+CREATE INDEX autopilot_run_health_idx ON public.autopilot_run USING btree (autopilot_id, status, completed_at) WHERE ((completed_at IS NOT NULL) AND (source <> 'manual'::text));
+
 CREATE UNIQUE INDEX autopilot_run_idempotency_unique ON public.autopilot_run USING btree (autopilot_id, source, idempotency_actor, idempotency_key) WHERE (idempotency_key IS NOT NULL);
 
 CREATE INDEX autopilot_run_in_flight_idx ON public.autopilot_run USING btree (autopilot_id) WHERE (status = ANY (ARRAY['pending'::text, 'issue_created'::text, 'running'::text]));
@@ -988,6 +992,8 @@ CREATE INDEX event_head_behind_idx ON public.event_head USING btree (workspace_i
 
 CREATE INDEX inbox_item_list_idx ON public.inbox_item USING btree (workspace_id, user_id, id);
 
+CREATE INDEX inbox_item_notice_idx ON public.inbox_item USING btree (autopilot_id, kind, created_at) WHERE (issue_id IS NULL);
+
 CREATE INDEX issue_comment_list_idx ON public.issue_comment USING btree (issue_id, id);
 
 CREATE INDEX issue_list_idx ON public.issue USING btree (workspace_id, id);
@@ -999,6 +1005,8 @@ CREATE INDEX issue_project_idx ON public.issue USING btree (workspace_id, projec
 CREATE INDEX member_user_idx ON public.member USING btree (user_id);
 
 CREATE INDEX project_creator_idx ON public.project USING btree (created_by);
+
+CREATE INDEX run_stats_hourly_hour_idx ON public.run_stats_hourly USING btree (hour);
 
 CREATE UNIQUE INDEX runtime_name_unique ON public.runtime USING btree (workspace_id, name) WHERE (deleted_at IS NULL);
 
@@ -1021,6 +1029,10 @@ CREATE UNIQUE INDEX webhook_dedupe_delivery_unique ON public.webhook_dedupe USIN
 CREATE INDEX webhook_delivery_autopilot_idx ON public.webhook_delivery USING btree (autopilot_id, id);
 
 CREATE UNIQUE INDEX webhook_delivery_replay_unique ON public.webhook_delivery USING btree (replayed_from, replay_key) WHERE (replay_key IS NOT NULL);
+
+CREATE INDEX webhook_delivery_replayed_idx ON public.webhook_delivery USING btree (replayed_from) WHERE (replayed_from IS NOT NULL);
+
+CREATE INDEX webhook_delivery_runless_idx ON public.webhook_delivery USING btree (id) WHERE (run_id IS NULL);
 
 CREATE INDEX webhook_delivery_trigger_idx ON public.webhook_delivery USING btree (trigger_id, id);
 

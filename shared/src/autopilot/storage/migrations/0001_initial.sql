@@ -447,6 +447,9 @@ CREATE INDEX autopilot_run_in_flight_idx ON autopilot_run (autopilot_id) WHERE s
 CREATE UNIQUE INDEX autopilot_run_plan_unique ON autopilot_run (trigger_id, planned_at) WHERE planned_at IS NOT NULL;
 CREATE UNIQUE INDEX autopilot_run_delivery_unique ON autopilot_run (webhook_delivery_id) WHERE webhook_delivery_id IS NOT NULL;
 CREATE UNIQUE INDEX autopilot_run_idempotency_unique ON autopilot_run (autopilot_id, source, idempotency_actor, idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX autopilot_run_ended_idx ON autopilot_run (completed_at) WHERE completed_at IS NOT NULL;
+-- How a rule fares: its newest runs of one outcome, without those that people started by hand.
+CREATE INDEX autopilot_run_health_idx ON autopilot_run (autopilot_id, status, completed_at) WHERE completed_at IS NOT NULL AND source <> 'manual';
 
 -- Slim, keyed by its own sequence, deleted on finish; the lease columns carry no index so that a claim is a HOT update.
 CREATE TABLE dispatch_queue (
@@ -537,6 +540,9 @@ CREATE TABLE webhook_delivery (
 CREATE INDEX webhook_delivery_trigger_idx ON webhook_delivery (trigger_id, id);
 CREATE INDEX webhook_delivery_autopilot_idx ON webhook_delivery (autopilot_id, id);
 CREATE UNIQUE INDEX webhook_delivery_replay_unique ON webhook_delivery (replayed_from, replay_key) WHERE replay_key IS NOT NULL;
+-- What retention looks for: replays of a delivery, and deliveries that never had a run, which go before the others.
+CREATE INDEX webhook_delivery_replayed_idx ON webhook_delivery (replayed_from) WHERE replayed_from IS NOT NULL;
+CREATE INDEX webhook_delivery_runless_idx ON webhook_delivery (id) WHERE run_id IS NULL;
 
 CREATE TABLE webhook_body (
     delivery_id uuid NOT NULL,
@@ -727,6 +733,8 @@ CREATE TABLE inbox_item (
     CONSTRAINT inbox_item_title_length CHECK (length(title) BETWEEN 1 AND 500)
 );
 CREATE INDEX inbox_item_list_idx ON inbox_item (workspace_id, user_id, id);
+-- The newest notice of a kind about a rule; what tells of an issue is none.
+CREATE INDEX inbox_item_notice_idx ON inbox_item (autopilot_id, kind, created_at) WHERE issue_id IS NULL;
 
 -- ---------------------------------------------------------------- events and statistics
 
@@ -828,6 +836,7 @@ CREATE TABLE run_stats_hourly (
     skipped integer NOT NULL DEFAULT 0,
     CONSTRAINT run_stats_hourly_pk PRIMARY KEY (autopilot_id, hour)
 );
+CREATE INDEX run_stats_hourly_hour_idx ON run_stats_hourly (hour);
 
 -- ---------------------------------------------------------------- what admission looks at
 
