@@ -61,6 +61,25 @@ async def test_bootstrap_again_finds_what_is_there_and_makes_new_tokens(postgres
     assert tuple(counts) == (1, 1, 1, "owner", 4)
 
 
+async def test_a_second_person_is_a_plain_member_unless_it_is_said_otherwise(postgres_url: str) -> None:
+    """The command that makes the first owner must not make everybody one."""
+    given = ("--workspace", "acme", "--name", "Acme", "--json", "--email")
+    for email, role in (
+        ("ann@acme.example", ()),
+        ("bob@acme.example", ()),
+        ("cy@acme.example", ("--role", "admin")),
+    ):
+        await run(postgres_url, *given, email, *role)
+    conn = await asyncpg.connect(postgres_url)
+    try:
+        rows = await conn.fetch(
+            "SELECT u.email, m.role FROM member m JOIN app_user u ON u.id = m.user_id ORDER BY u.email"
+        )
+    finally:
+        await conn.close()
+    assert [row["role"] for row in rows] == ["owner", "member", "admin"]
+
+
 async def test_bootstrap_says_in_a_sentence_what_it_refuses(postgres_url: str) -> None:
     code, out, err = await run(postgres_url, "--workspace", "Not A Slug", "--name", "x", "--email", "a@b.c")
     assert (code, out) == (2, "")

@@ -38,12 +38,18 @@ class Bootstrapped(msgspec.Struct, frozen=True, kw_only=True):
     runtime_token: str
 
 
-async def bootstrap(database: Database, workspace: WorkspaceCreate, member: MemberAdd) -> Bootstrapped:
-    """Idempotent but for the tokens; one who is a member already keeps their role."""
+async def bootstrap(
+    database: Database, workspace: WorkspaceCreate, member: MemberAdd, role: Role | None
+) -> Bootstrapped:
+    """Idempotent but for the tokens; one who is a member already keeps their role.
+
+    `role` None: the owner of a workspace that is new, a plain member of one that was there.
+    """
 
     async def make(conn: Conn) -> Bootstrapped:
         user = await members.ensure_user(conn, user_id=UserId(uuid7()), email=member.email, name=member.name)
         found = await workspaces.find_workspace_by_slug(conn, workspace.slug)
+        usual = Role.MEMBER if found is not None else Role.OWNER
         if found is None:
             found = await workspaces.insert_workspace(
                 conn,
@@ -52,7 +58,7 @@ async def bootstrap(database: Database, workspace: WorkspaceCreate, member: Memb
                 name=workspace.name,
                 issue_prefix=workspace.issue_prefix,
             )
-        await members.ensure_member(conn, found.id, user.id, member.role)
+        await members.ensure_member(conn, found.id, user.id, role or usual)
         return Bootstrapped(
             workspace=found.slug,
             workspace_id=found.id,
@@ -88,7 +94,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--workspace", required=True, metavar="SLUG")
     parser.add_argument("--name", required=True, help="of the workspace, if it is new")
     parser.add_argument("--email", required=True, help="of the person who becomes a member")
-    parser.add_argument("--role", default="owner", choices=[role.value for role in Role])
+    parser.add_argument(
+        "--role",
+        choices=[role.value for role in Role],
+        help="default: owner of a new workspace, member of one that was there",
+    )
     parser.add_argument(
         "--issue-prefix", default="AUT", help="of a new workspace: issues are AUT-1, AUT-2, …"
     )
@@ -99,8 +109,9 @@ def main(arguments: list[str]) -> int:
         workspace = decode.fit(
             {"slug": given.workspace, "name": given.name, "issue_prefix": given.issue_prefix}, WorkspaceCreate
         )
-        member = decode.fit({"email": given.email, "role": given.role}, MemberAdd)
-        made = asyncio.run(_run(config, workspace, member))
+        member = decode.fit({"email": given.email}, MemberAdd)
+        role = Role(given.role) if given.role is not None else None
+        made = asyncio.run(_run(config, workspace, member, role))
     except AutopilotError as error:
         sys.stderr.write(f"bootstrap: {error}\n")
         return 2
@@ -111,6 +122,8 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-async def _run(config: CommonConfig, workspace: WorkspaceCreate, member: MemberAdd) -> Bootstrapped:
+async def _run(
+    config: CommonConfig, workspace: WorkspaceCreate, member: MemberAdd, role: Role | None
+) -> Bootstrapped:
     async with Database(config.database_url.reveal(), name="bootstrap", max_size=1) as database:
-        return await bootstrap(database, workspace, member)
+        return await bootstrap(database, workspace, member, role)
