@@ -19,7 +19,7 @@ from autopilot.scheduler.claims import Claimant
 from autopilot.scheduler.spec import EVERYWHERE, JobRun, JobSpec
 from autopilot.storage import executions
 from autopilot.storage.database import Conn, Database
-from autopilot.storage.executions import FailedExecution, Lease, PlanKey
+from autopilot.storage.executions import Claim, FailedExecution, Failure, Lease, PlanKey, Success
 
 PLAN = datetime(2026, 1, 1, tzinfo=UTC)
 KEY = PlanKey(job_name="work", scope=EVERYWHERE, plan_time=PLAN)
@@ -71,16 +71,22 @@ async def claim(
     database: Database, *, reentry: bool = True, max_attempts: int = 3, stale_after: timedelta = STALE
 ) -> Lease | None:
     async with database.connection() as conn:
-        return await executions.claim(
-            conn,
-            KEY,
-            execution_id=uuid7(),
-            token=LeaseToken(random_token()),
-            runner_id=random_token(),
-            max_attempts=max_attempts,
-            reentry=reentry,
-            stale_after=stale_after,
-        )
+        [lease] = await executions.claim(conn, [a_claim(KEY, reentry, max_attempts, stale_after)])
+    return lease
+
+
+def a_claim(
+    plan: PlanKey, reentry: bool = True, max_attempts: int = 3, stale_after: timedelta = STALE
+) -> Claim:
+    return Claim(
+        id=uuid7(),
+        plan=plan,
+        token=LeaseToken(random_token()),
+        runner_id=random_token(),
+        max_attempts=max_attempts,
+        reentry=reentry,
+        stale_after=stale_after,
+    )
 
 
 async def test_of_many_runners_one_wins_a_plan(database: Database) -> None:
@@ -108,11 +114,12 @@ async def test_a_stale_plan_is_taken_over_and_its_old_runner_changes_nothing(dat
     assert (new.id, new.attempt, new.was) == (old.id, 2, "RUNNING")
     assert new.token != old.token
     async with database.connection() as conn:
-        assert not await executions.heartbeat(conn, old, STALE)
-        assert not await executions.succeed(conn, old, {"by": "old"})
-        assert await executions.fail(conn, old, "handler_error", "x", retry_after=None) is None
+        assert await executions.heartbeat(conn, [old, new]) == [False, True]
+        assert await executions.succeed(conn, [Success(lease=old, result='{"by": "old"}')]) == [False]
+        failure = Failure(lease=old, code="handler_error", message="x", retry_after=None)
+        assert await executions.fail(conn, [failure]) == [None]
         assert (await execution(database))["state"] == "RUNNING"
-        assert await executions.succeed(conn, new, {"by": "new"})
+        assert await executions.succeed(conn, [Success(lease=new, result='{"by": "new"}')]) == [True]
     row = await execution(database)
     assert (row["state"], row["result"]) == ("SUCCESS", {"by": "new"})
     assert await claim(database) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
@@ -35,6 +35,18 @@ class PlanKey(msgspec.Struct, frozen=True, kw_only=True):
     plan_time: datetime
 
 
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody's wish to run a plan. `id`, `max_attempts` and `reentry` are for a new row; one that exists keeps its own."""
+
+    id: UUID
+    plan: PlanKey
+    token: LeaseToken
+    runner_id: UUID
+    max_attempts: int
+    reentry: bool
+    stale_after: timedelta
+
+
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """A claimed plan. `was` is what its row said before: None for a new plan, RUNNING for one that was stolen."""
 
@@ -43,7 +55,24 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     token: LeaseToken
     attempt: int
     max_attempts: int
+    stale_after: timedelta
     was: State | None
+
+
+class Success(msgspec.Struct, frozen=True, kw_only=True):
+    """A good end; `result` is JSON text."""
+
+    lease: Lease
+    result: str | None = None
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """A bad end. `retry_after` None: never again by itself."""
+
+    lease: Lease
+    code: ErrorCode
+    message: str
+    retry_after: timedelta | None
 
 
 class FailedExecution(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,88 +95,92 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     newest: datetime | None
 
 
-async def claim(
-    conn: Conn,
-    plan: PlanKey,
-    *,
-    execution_id: UUID,
-    token: LeaseToken,
-    runner_id: UUID,
-    max_attempts: int,
-    reentry: bool,
-    stale_after: timedelta,
-) -> Lease | None:
-    """Take a plan, or None where somebody has it, or had it and is done, or its retry is not due.
+class Stale(msgspec.Struct, frozen=True, kw_only=True):
+    """An execution whose runner has not been heard of since its lease ran out."""
 
-    `max_attempts` and `reentry` are for a new row; one that exists keeps its own.
-    """
-    row = await conn.fetchrow(
+    id: UUID
+    stale_at: datetime
+
+
+async def claim(conn: Conn, claims: Sequence[Claim]) -> list[Lease | None]:
+    """Take plans; None for one that somebody has, or had and is done, or whose retry is not due."""
+    first = {claim.plan: claim for claim in reversed(claims)}  # a statement cannot decide twice about one row
+    rows = await conn.fetch(
         SQL["claim"],
-        *(execution_id, plan.job_name, plan.scope.kind, plan.scope.id, plan.plan_time),
-        *(max_attempts, reentry, runner_id, token, stale_after),
+        *_columns(first.values(), ("id",)),
+        *_plan_columns([claim.plan for claim in first.values()]),
+        *_columns(first.values(), ("max_attempts", "reentry", "runner_id", "token", "stale_after")),
     )
-    if row is None:
-        return None
-    return Lease(
-        id=row["id"],
-        plan=plan,
-        token=token,
-        attempt=row["attempts"],
-        max_attempts=row["max_attempts"],
-        was=row["was"],
+    taken = {row["lease_token"]: row for row in rows}
+    return [_lease(claim, taken.get(claim.token)) for claim in claims]
+
+
+async def heartbeat(conn: Conn, leases: Sequence[Lease]) -> list[bool]:
+    """Keep leases; False for one that is lost."""
+    rows = await conn.fetch(SQL["heartbeat"], *_columns(leases, ("id", "token", "stale_after")))
+    return _are_held(leases, rows)
+
+
+async def succeed(conn: Conn, ends: Sequence[Success]) -> list[bool]:
+    """Finish plans well; False for one whose lease is lost, which changes nothing."""
+    leases = [end.lease for end in ends]
+    rows = await conn.fetch(SQL["succeed"], *_columns(leases, ("id", "token")), [end.result for end in ends])
+    return _are_held(leases, rows)
+
+
+async def fail(conn: Conn, ends: Sequence[Failure]) -> list[FailedExecution | None]:
+    """Finish plans badly; None for one whose lease is lost, which changes nothing."""
+    rows = await conn.fetch(
+        SQL["fail"],
+        *_columns([end.lease for end in ends], ("id", "token")),
+        [end.code for end in ends],
+        [_storable(end.message) for end in ends],
+        [end.retry_after for end in ends],
     )
+    failed = {row["lease_token"]: _failed(row) for row in rows}
+    return [failed.get(end.lease.token) for end in ends]
 
 
-async def heartbeat(conn: Conn, lease: Lease, stale_after: timedelta) -> bool:
-    """Keep a lease; False where it is lost."""
-    return await conn.fetchval(SQL["heartbeat"], lease.id, lease.token, stale_after) is not None
+async def list_stale(conn: Conn, job_name: str, after: Stale | None, limit: int) -> list[Stale]:
+    """Executions of a job whose runner has not been heard of in time, longest ago first; looked at without a lock."""
+    cursor = (after.stale_at, after.id) if after is not None else (None, None)
+    return [Stale(**row) for row in await conn.fetch(SQL["list_stale"], job_name, *cursor, limit)]
 
 
-async def succeed(conn: Conn, lease: Lease, result: dict[str, Any] | None) -> bool:
-    """Finish a plan well; False where the lease is lost, and then nothing changes."""
-    return await conn.fetchval(SQL["succeed"], lease.id, lease.token, result) is not None
+async def fail_stale(conn: Conn, execution_ids: Sequence[UUID]) -> list[FailedExecution]:
+    """Fail those of these executions that are still stale: not heard of, finished or swept meanwhile."""
+    return [_failed(row) for row in await conn.fetch(SQL["fail_stale"], list(execution_ids))]
 
 
-async def fail(
-    conn: Conn, lease: Lease, code: ErrorCode, message: str, *, retry_after: timedelta | None
-) -> FailedExecution | None:
-    """Finish a plan badly; None where the lease is lost. `retry_after` None: never again by itself."""
-    row = await conn.fetchrow(SQL["fail"], lease.id, lease.token, code, message[:MESSAGE_LIMIT], retry_after)
-    return _failed(row) if row is not None else None
-
-
-async def list_stale(conn: Conn, job_name: str, *, limit: int) -> list[UUID]:
-    """Executions of a job whose runner has not been heard of in time; looked at without a lock."""
-    return [row["id"] for row in await conn.fetch(SQL["list_stale"], job_name, limit)]
-
-
-async def fail_stale(conn: Conn, execution_id: UUID) -> FailedExecution | None:
-    """Fail a stale execution; None where it was heard of, finished or swept meanwhile."""
-    row = await conn.fetchrow(SQL["fail_stale"], execution_id)
-    return _failed(row) if row is not None else None
-
-
-async def list_retries(conn: Conn, job_name: str, *, limit: int) -> list[PlanKey]:
-    """The failed plans of a job whose retry is due, oldest plan first."""
+async def list_retries(conn: Conn, job_name: str, *, busy: Collection[Scope], limit: int) -> list[PlanKey]:
+    """The failed plans of a job whose retry is due, oldest plan first, but for those of busy scopes."""
+    rows = await conn.fetch(SQL["list_retries"], job_name, *_columns(busy, ("kind", "id")), limit)
     return [
         PlanKey(
             job_name=job_name, scope=Scope(row["scope_kind"], row["scope_id"]), plan_time=row["plan_time"]
         )
-        for row in await conn.fetch(SQL["list_retries"], job_name, limit)
+        for row in rows
     ]
 
 
-async def read_span(conn: Conn, job_name: str, scope: Scope) -> Span:
-    """What planning needs to know of a scope."""
-    row = await conn.fetchrow(SQL["read_span"], job_name, scope.kind, scope.id)
-    assert row is not None
-    return Span(now=row["now"], oldest=row["oldest"], newest=row["newest"])
+async def read_spans(conn: Conn, job_name: str, scopes: Collection[Scope]) -> dict[Scope, Span]:
+    """What planning needs to know of each scope."""
+    rows = await conn.fetch(SQL["read_spans"], job_name, *_columns(scopes, ("kind", "id")))
+    return {
+        Scope(row["kind"], row["id"]): Span(now=row["now"], oldest=row["oldest"], newest=row["newest"])
+        for row in rows
+    }
 
 
-async def list_plan_times(conn: Conn, job_name: str, scope: Scope, *, since: datetime) -> set[datetime]:
-    """The plans of a scope that have a row, whatever its state, from `since` on."""
-    rows: Sequence[Any] = await conn.fetch(SQL["list_plan_times"], job_name, scope.kind, scope.id, since)
-    return {row["plan_time"] for row in rows}
+async def list_plan_times(
+    conn: Conn, job_name: str, scopes: Collection[Scope], *, since: datetime
+) -> dict[Scope, set[datetime]]:
+    """For each scope the plans that have a row, whatever its state, from `since` on."""
+    known: dict[Scope, set[datetime]] = {scope: set() for scope in scopes}
+    rows = await conn.fetch(SQL["list_plan_times"], job_name, *_columns(scopes, ("kind", "id")), since)
+    for row in rows:
+        known[Scope(row["scope_kind"], row["scope_id"])].add(row["plan_time"])
+    return known
 
 
 async def request_rerun(conn: Conn, plan: PlanKey) -> bool:
@@ -175,3 +208,42 @@ def _failed(row: Any) -> FailedExecution:
         error_code=row["error_code"],
         error_message=row["error_message"],
     )
+
+
+def _lease(claim: Claim, row: Any) -> Lease | None:
+    if row is None:
+        return None
+    return Lease(
+        id=row["id"],
+        plan=claim.plan,
+        token=claim.token,
+        attempt=row["attempts"],
+        max_attempts=row["max_attempts"],
+        stale_after=claim.stale_after,
+        was=row["was"],
+    )
+
+
+def _are_held(leases: Sequence[Lease], rows: Sequence[Any]) -> list[bool]:
+    held = {row["lease_token"] for row in rows}
+    return [lease.token in held for lease in leases]
+
+
+def _storable(message: str) -> str:
+    """What a text column takes: no NUL, no half of a surrogate pair, no more than it may hold."""
+    return (
+        message[:MESSAGE_LIMIT].replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
+    )
+
+
+def _plan_columns(plans: Sequence[PlanKey]) -> list[list[object]]:
+    return [
+        [plan.job_name for plan in plans],
+        [plan.scope.kind for plan in plans],
+        [plan.scope.id for plan in plans],
+        [plan.plan_time for plan in plans],
+    ]
+
+
+def _columns(rows: Collection[object], names: Sequence[str]) -> list[list[object]]:
+    return [[getattr(row, name) for row in rows] for name in names]

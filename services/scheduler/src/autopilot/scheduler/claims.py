@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -17,11 +17,22 @@ from autopilot.kit.backoff import Backoff
 from autopilot.kit.clock import Clock, SystemClock
 from autopilot.kit.faults import describe_error, place_of
 from autopilot.kit.ids import random_token, uuid7
+from autopilot.scheduler.ledger import Ledger
 from autopilot.scheduler.spec import JobRun, JobSpec
 from autopilot.storage import executions
-from autopilot.storage.database import Conn, Database
-from autopilot.storage.errors import ConstraintViolated
-from autopilot.storage.executions import ErrorCode, FailedExecution, Lease, PlanKey, Scope
+from autopilot.storage.database import Database
+from autopilot.storage.errors import Contention
+from autopilot.storage.executions import (
+    Claim,
+    ErrorCode,
+    FailedExecution,
+    Failure,
+    Lease,
+    PlanKey,
+    Scope,
+    Stale,
+    Success,
+)
 
 _logger = log.get_logger()
 _claimed = metrics.counter("scheduler_plans_claimed_total", "Plans of jobs claimed", ["job"])
@@ -30,15 +41,18 @@ _failed = metrics.counter("scheduler_plans_failed_total", "Plans that failed, by
 _seconds = metrics.histogram("scheduler_run_seconds", "How long a plan ran", ["job"])
 
 CANCEL_GRACE_S: Final = 5.0
-SWEEP_LIMIT: Final = 100
+SWEEP_LIMIT: Final = 500
 
 
 class _Done(msgspec.Struct, frozen=True, kw_only=True):
-    """How a handler ended: with a result, or with an error."""
+    """How a handler ended: with a result as JSON text, or with an error."""
 
-    result: dict[str, Any] | None = None
+    result: str | None = None
     code: ErrorCode | None = None
     message: str = ""
+
+
+_STOPPED: Final = _Done(code="cancelled", message="the scheduler was stopped")
 
 
 class Claimant:
@@ -47,22 +61,12 @@ class Claimant:
     def __init__(self, database: Database, *, clock: Clock | None = None) -> None:
         self._database = database
         self._clock = clock or SystemClock()
+        self._ledgers: dict[str, Ledger] = {}
         self.runner_id: UUID = random_token()
 
     async def attempt(self, spec: JobSpec, scope: Scope, plan_time: datetime) -> bool:
         """Run a plan if it can be had; whether it could. Cancelling this ends the handler and hands the plan back."""
-        plan = PlanKey(job_name=spec.name, scope=scope, plan_time=plan_time)
-        async with self._database.connection() as conn:
-            lease = await executions.claim(
-                conn,
-                plan,
-                execution_id=uuid7(),
-                token=LeaseToken(random_token()),
-                runner_id=self.runner_id,
-                max_attempts=spec.max_attempts,
-                reentry=spec.stale_reentry,
-                stale_after=spec.stale_timeout,
-            )
+        lease = await self._claim(spec, PlanKey(job_name=spec.name, scope=scope, plan_time=plan_time))
         if lease is None:
             return False
         _claimed.labels(spec.name).inc()
@@ -73,7 +77,7 @@ class Claimant:
         try:
             done = await self._run(spec, lease)
         except asyncio.CancelledError:
-            await self._finish(spec, lease, _Done(code="cancelled", message="the scheduler was stopped"))
+            await self._finish(spec, lease, _STOPPED)
             raise
         _seconds.labels(spec.name).observe(self._clock.monotonic() - began)
         await points.hit("scheduler.before_finish")
@@ -81,21 +85,56 @@ class Claimant:
         return True
 
     async def sweep(self, spec: JobSpec) -> None:
-        """Fail a job's stale plans, each in its own transaction, so that one whose end cannot be written holds up no other."""
-        async with self._database.connection() as conn:
-            stale = await executions.list_stale(conn, spec.name, limit=SWEEP_LIMIT)
-        for execution_id in stale:
-            try:
-                failed = await self._database.transact(
-                    partial(_fail_stale, spec=spec, execution_id=execution_id)
-                )
-            except InfrastructureError:
+        """Fail a job's stale plans, a page at a time, or each alone where the end of one cannot be written."""
+        after: Stale | None = None
+        while True:
+            async with self._database.connection() as conn:
+                stale = await executions.list_stale(conn, spec.name, after, limit=SWEEP_LIMIT)
+            if stale and not await self._fail_stale(spec, stale):
+                for one in stale:
+                    await self._fail_stale(spec, [one])
+            if len(stale) < SWEEP_LIMIT:
+                return
+            after = stale[-1]
+
+    async def _fail_stale(self, spec: JobSpec, stale: Sequence[Stale]) -> bool:
+        try:
+            failed = await self._ledger(spec).fail_stale(stale)
+        except InfrastructureError as error:
+            if not isinstance(error, Contention):
                 raise
-            except Exception as error:  # noqa: BLE001 - per-item isolation
-                _logger.warning("sweep_failed", execution_id=str(execution_id), where=place_of(error))
-                continue
-            if failed is not None:
-                _note_failed(failed)
+            place = place_of(error)
+        except Exception as error:  # noqa: BLE001 - per-item isolation: an end that cannot be written holds up no other
+            place = place_of(error)
+        else:
+            for one in failed:
+                _note_failed(one)
+            return True
+        _logger.warning("sweep_failed", job=spec.name, executions=len(stale), where=place)
+        return False
+
+    def _ledger(self, spec: JobSpec) -> Ledger:
+        return self._ledgers.setdefault(spec.name, Ledger(self._database, spec))
+
+    async def _claim(self, spec: JobSpec, plan: PlanKey) -> Lease | None:
+        claim = Claim(
+            id=uuid7(),
+            plan=plan,
+            token=LeaseToken(random_token()),
+            runner_id=self.runner_id,
+            max_attempts=spec.max_attempts,
+            reentry=spec.stale_reentry,
+            stale_after=spec.stale_timeout,
+        )
+        claiming = asyncio.ensure_future(self._ledger(spec).claim(claim))
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            # What is on its way would be claimed and left to go stale.
+            lease = await claiming
+            if lease is not None:
+                await self._finish(spec, lease, _STOPPED)
+            raise
 
     async def _run(self, spec: JobSpec, lease: Lease) -> _Done:
         plan = lease.plan
@@ -123,18 +162,17 @@ class Claimant:
                 _logger.error("handler_ignores_cancellation", job=spec.name)
 
     async def _beat(self, spec: JobSpec, lease: Lease) -> None:
-        """Extend the lease again and again; returns when it is lost, or when nobody could be told for too long."""
-        stale_s = spec.stale_timeout.total_seconds()
+        """Extend the lease again and again; returns when it is lost, or before it may run out without anybody to tell."""
+        stale_s, interval_s = spec.stale_timeout.total_seconds(), spec.heartbeat_interval.total_seconds()
         held_until = self._clock.monotonic() + stale_s
         while True:
-            await self._clock.sleep(spec.heartbeat_interval.total_seconds())
+            await self._clock.sleep(interval_s)
             asked = self._clock.monotonic()
             try:
-                async with self._database.connection() as conn:
-                    held = await executions.heartbeat(conn, lease, spec.stale_timeout)
+                held = await self._ledger(spec).heartbeat(lease)
             except InfrastructureError as error:
                 _logger.warning("heartbeat_failed", job=spec.name, reason=str(error))
-                if self._clock.monotonic() < held_until:
+                if self._clock.monotonic() + interval_s < held_until:
                     continue
                 return
             if not held:
@@ -158,60 +196,47 @@ class Claimant:
 
     async def _write_end(self, spec: JobSpec, lease: Lease, done: _Done) -> None:
         if done.code is None:
-            held = await self._succeed(lease, done.result)
+            try:
+                held = await self._ledger(spec).succeed(Success(lease=lease, result=done.result))
+            except InfrastructureError:
+                raise
+            except Exception as error:  # noqa: BLE001 - per-item isolation: a result that the database cannot hold
+                message = f"the result cannot be stored: {describe_error(error)}"
+                held = await self._write_failure(spec, lease, "handler_error", message)
         else:
-            code, message = done.code, done.message
-            failed = await self._database.transact(lambda conn: _fail(conn, spec, lease, code, message))
-            held = failed is not None
-            if failed is not None:
-                _note_failed(failed)
+            held = await self._write_failure(spec, lease, done.code, done.message)
         if not held:
             _logger.warning("lease_lost", job=spec.name, execution_id=str(lease.id))
 
-    async def _succeed(self, lease: Lease, result: dict[str, Any] | None) -> bool:
-        try:
-            return await self._database.transact(lambda conn: executions.succeed(conn, lease, result))
-        except ConstraintViolated as error:
-            if error.constraint != "sys_cron_executions_result_size":
-                raise
-        note = {"omitted": "the result is larger than 16 KiB"}
-        return await self._database.transact(lambda conn: executions.succeed(conn, lease, note))
+    async def _write_failure(self, spec: JobSpec, lease: Lease, code: ErrorCode, message: str) -> bool:
+        retry_after = _retry_after(spec, lease, code)
+        failed = await self._ledger(spec).fail(
+            Failure(lease=lease, code=code, message=message, retry_after=retry_after)
+        )
+        if failed is not None:
+            _note_failed(failed)
+        return failed is not None
 
 
 def _done(handler: asyncio.Future[dict[str, Any] | None]) -> _Done:
     if handler.cancelled():
         return _Done(code="cancelled", message="the handler cancelled itself")
     error = handler.exception()
-    if error is None:
-        return _Done(result=handler.result())
-    _logger.warning("handler_failed", where=place_of(error))
-    return _Done(code="handler_error", message=describe_error(error))
+    if error is not None:
+        _logger.warning("handler_failed", where=place_of(error))
+        return _Done(code="handler_error", message=describe_error(error))
+    result = handler.result()
+    try:
+        return _Done(result=None if result is None else msgspec.json.encode(result).decode())
+    except (TypeError, ValueError, RecursionError) as unwritable:
+        return _Done(code="handler_error", message=f"the result is no JSON: {describe_error(unwritable)}")
 
 
-async def _fail(
-    conn: Conn, spec: JobSpec, lease: Lease, code: ErrorCode, message: str
-) -> FailedExecution | None:
+def _retry_after(spec: JobSpec, lease: Lease, code: ErrorCode) -> timedelta | None:
     # Without re-entry a run that was cut off may have done half its work: only people may begin it again (S7.5).
     if code != "handler_error" and not spec.stale_reentry:
-        retry_after = None
-    elif code == "cancelled":
-        retry_after = timedelta(0)
-    else:
-        retry_after = spec.retry_after(lease.attempt)
-    failed = await executions.fail(conn, lease, code, message, retry_after=retry_after)
-    await _tell_exhausted(conn, spec, failed)
-    return failed
-
-
-async def _fail_stale(conn: Conn, spec: JobSpec, execution_id: UUID) -> FailedExecution | None:
-    failed = await executions.fail_stale(conn, execution_id)
-    await _tell_exhausted(conn, spec, failed)
-    return failed
-
-
-async def _tell_exhausted(conn: Conn, spec: JobSpec, failed: FailedExecution | None) -> None:
-    if failed is not None and failed.next_retry_at is None and spec.on_exhausted is not None:
-        await spec.on_exhausted(conn, failed)
+        return None
+    return timedelta(0) if code == "cancelled" else spec.retry_after(lease.attempt)
 
 
 def _note_failed(failed: FailedExecution) -> None:

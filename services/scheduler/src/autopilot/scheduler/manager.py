@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -18,7 +18,7 @@ from autopilot.scheduler.claims import Claimant
 from autopilot.scheduler.spec import CatchUpMode, JobSpec
 from autopilot.storage import executions
 from autopilot.storage.database import Database
-from autopilot.storage.executions import Scope
+from autopilot.storage.executions import Scope, Span
 
 _logger = log.get_logger()
 _scope_failures = metrics.counter(
@@ -26,6 +26,7 @@ _scope_failures = metrics.counter(
 )
 
 RETRY_LIMIT: Final = 1000
+SLICE: Final = 250
 SCOPES_TIMEOUT_S: Final = 30.0
 DRAIN_S: Final = 10.0
 _FIRST_POLL_S: Final = 1.0
@@ -43,6 +44,7 @@ class RunningJob:
         self._claimant = claimant
         self._database = database
         self._busy: dict[Scope, asyncio.Task[None]] = {}
+        self._scopes: Collection[Scope] = ()
 
     @property
     def poll_s(self) -> float:
@@ -52,21 +54,20 @@ class RunningJob:
         return min(max(self.spec.cadence.total_seconds() / 5, _FIRST_POLL_S), _LAST_POLL_S)
 
     async def tick(self) -> None:
-        """Sweep what is stale, then begin whatever is due."""
+        """Sweep what is stale, then begin whatever is due: retries first, even where the scopes cannot be told."""
         await self._claimant.sweep(self.spec)
         async with self._database.connection() as conn:
-            due = await executions.list_retries(conn, self.spec.name, limit=RETRY_LIMIT)
+            due = await executions.list_retries(conn, self.spec.name, busy=self._busy, limit=RETRY_LIMIT)
         retries: defaultdict[Scope, list[datetime]] = defaultdict(list)
         for plan in due:
             retries[plan.scope].append(plan.plan_time)
+        for scope, plan_times in retries.items():
+            self._begin(scope, partial(self._retry, scope, plan_times))
         async with asyncio.timeout(SCOPES_TIMEOUT_S):
-            scopes = await self.spec.scopes()
-        # A scope that is no more keeps its retries: a plan once begun is owed its end.
-        for scope in {**dict.fromkeys(retries), **dict.fromkeys(scopes)}:
-            if scope not in self._busy:
-                task = asyncio.create_task(self._work(scope, retries[scope], planned=scope in scopes))
-                self._busy[scope] = task
-                task.add_done_callback(partial(self._note_idle, scope))
+            self._scopes = dict.fromkeys(await self.spec.scopes())
+        free = [scope for scope in self._scopes if scope not in self._busy]
+        for first in range(0, len(free), SLICE):
+            await self._begin_new(free[first : first + SLICE])
 
     async def idle(self) -> None:
         """Wait until nothing that was begun runs any more."""
@@ -87,45 +88,87 @@ class RunningJob:
         if late:
             await asyncio.wait(late)
 
+    async def _begin_new(self, scopes: Sequence[Scope]) -> None:
+        """Begin the new plans of scopes; they are few at a time, so that the process's other work goes on in between."""
+        spans = await self._read_spans(scopes)
+        if self.spec.plans_for_scope is not None:
+            for scope in scopes:
+                self._begin(scope, partial(self._run_planned, scope, spans[scope]))
+            return
+        for scope, plan_times in (await self._on_cadence(spans)).items():
+            if plan_times:
+                self._begin(scope, partial(self._run, scope, plan_times))
+
+    def _begin(self, scope: Scope, work: Callable[[], Awaitable[None]]) -> None:
+        task = self._busy[scope] = asyncio.create_task(self._guarded(scope, work))
+        task.add_done_callback(partial(self._note_idle, scope))
+
     def _note_idle(self, scope: Scope, _task: asyncio.Task[None]) -> None:
         del self._busy[scope]
 
-    async def _work(self, scope: Scope, retries: Sequence[datetime], *, planned: bool) -> None:
+    async def _guarded(self, scope: Scope, work: Callable[[], Awaitable[None]]) -> None:
         name = self.spec.name
         try:
-            for plan_time in retries:
-                await self._claimant.attempt(self.spec, scope, plan_time)
-            if planned:
-                for plan_time in await self._due(scope):
-                    await self._claimant.attempt(self.spec, scope, plan_time)
+            await work()
         except InfrastructureError as error:
             _logger.warning("scope_waits_for_infrastructure", job=name, scope=scope.id, reason=str(error))
         except Exception as error:  # noqa: BLE001 - per-item isolation: a scope harms no other (S7.7)
             _scope_failures.labels(name).inc()
             _logger.warning("scope_failed", job=name, scope=scope.id, where=place_of(error))
 
-    async def _due(self, scope: Scope) -> list[datetime]:
-        """The new plans to run now."""
-        spec = self.spec
-        async with self._database.connection() as conn:
-            span = await executions.read_span(conn, spec.name, scope)
-        until = span.now - spec.schedule_delay
-        since = until - spec.catch_up_window
-        if spec.catch_up is CatchUpMode.LATEST_ONLY:
-            if spec.plans_for_scope is None:
-                assert spec.cadence is not None
-                newest = cadence.newest_on(spec.cadence, until)
-                return cadence.latest_only([newest] if newest > since else [], span)
-            return cadence.latest_only(await self._plan(scope, since, until), span)
-        assert spec.max_plans_per_tick is not None
-        due = await self._plan(scope, since, until)
-        async with self._database.connection() as conn:
-            known = await executions.list_plan_times(conn, spec.name, scope, since=since)
-        return cadence.every_plan(due, span, known, limit=spec.max_plans_per_tick)
+    async def _retry(self, scope: Scope, plan_times: Sequence[datetime]) -> None:
+        """Run the due retries of a scope, then its new plans. A scope that is no more is still owed its retries."""
+        await self._run(scope, plan_times)
+        if scope not in self._scopes:
+            return
+        spans = await self._read_spans([scope])
+        if self.spec.plans_for_scope is not None:
+            await self._run_planned(scope, spans[scope])
+        else:
+            await self._run(scope, (await self._on_cadence(spans))[scope])
 
-    async def _plan(self, scope: Scope, since: datetime, until: datetime) -> Sequence[datetime]:
-        if self.spec.plans_for_scope is None:
-            assert self.spec.cadence is not None
-            return cadence.all_on(self.spec.cadence, since, until)
+    async def _run(self, scope: Scope, plan_times: Sequence[datetime]) -> None:
+        for plan_time in plan_times:
+            await self._claimant.attempt(self.spec, scope, plan_time)
+
+    async def _run_planned(self, scope: Scope, span: Span) -> None:
+        planner = self.spec.plans_for_scope
+        assert planner is not None
+        since, until = self._window(span)
         async with asyncio.timeout(self.spec.run_timeout.total_seconds()):
-            return await self.spec.plans_for_scope(scope, since, until)
+            given = await planner(scope, since, until)
+        due = [plan_time for plan_time in given if since < plan_time <= until]
+        if self.spec.catch_up is CatchUpMode.LATEST_ONLY:
+            await self._run(scope, cadence.latest_only(due, span))
+        else:
+            known = await self._known([scope], since)
+            await self._run(scope, self._every_plan(due, span, known[scope]))
+
+    async def _on_cadence(self, spans: Mapping[Scope, Span]) -> dict[Scope, list[datetime]]:
+        """The new plans of each scope; all were read at one time."""
+        every = self.spec.cadence
+        assert every is not None
+        since, until = self._window(next(iter(spans.values())))
+        if self.spec.catch_up is CatchUpMode.LATEST_ONLY:
+            newest = cadence.newest_on(every, until)
+            due = [newest] if newest > since else []
+            return {scope: cadence.latest_only(due, span) for scope, span in spans.items()}
+        due = cadence.all_on(every, since, until)
+        known = await self._known(list(spans), since)
+        return {scope: self._every_plan(due, span, known[scope]) for scope, span in spans.items()}
+
+    def _window(self, span: Span) -> tuple[datetime, datetime]:
+        until = span.now - self.spec.schedule_delay
+        return until - self.spec.catch_up_window, until
+
+    def _every_plan(self, due: Sequence[datetime], span: Span, known: set[datetime]) -> list[datetime]:
+        assert self.spec.max_plans_per_tick is not None
+        return cadence.every_plan(due, span, known, limit=self.spec.max_plans_per_tick)
+
+    async def _read_spans(self, scopes: Sequence[Scope]) -> dict[Scope, Span]:
+        async with self._database.connection() as conn:
+            return await executions.read_spans(conn, self.spec.name, scopes)
+
+    async def _known(self, scopes: Sequence[Scope], since: datetime) -> dict[Scope, set[datetime]]:
+        async with self._database.connection() as conn:
+            return await executions.list_plan_times(conn, self.spec.name, scopes, since=since)
