@@ -14,7 +14,7 @@ from autopilot.domain.errors import Conflict, Forbidden, InvalidValue
 from autopilot.domain.ids import AutopilotId, TriggerId, UserId
 from autopilot.domain.permissions import Role
 from autopilot.domain.states import AssigneeType, AutopilotStatus, ExecutionMode, PauseReason
-from autopilot.engine import rule_access, rules, triggers
+from autopilot.engine import rule_access, rules, system_edits, triggers
 from autopilot.engine.rules import AutopilotEdit
 from autopilot.engine.triggers import TriggerEdit
 from autopilot.storage import versions
@@ -163,7 +163,7 @@ async def test_a_pause_of_the_system_publishes_and_leaves_the_owners_be(rule: Ru
 
     async def pause() -> list[AutopilotId]:
         return await rule.database.transact(
-            lambda conn: rules.system_pause(
+            lambda conn: system_edits.system_pause(
                 conn, rule.setting.workspace_id, [rule.id], PauseReason.TOO_MANY_FAILURES
             )
         )
@@ -284,7 +284,7 @@ async def test_activating_waits_for_an_agent_being_archived_and_is_refused(rule:
         await conn.execute("UPDATE agent SET archived_at = now() WHERE id = $1", rule.setting.agent_id)
         resume = asyncio.create_task(rule.edit(rule.setting.owner_id, status=AutopilotStatus.ACTIVE))
         await _until_waiting(rule.database)
-        await rules.pause_dependents(
+        await system_edits.pause_dependents(
             conn,
             rule.setting.workspace_id,
             PauseReason.TARGET_UNAVAILABLE,
@@ -319,11 +319,21 @@ async def test_what_depends_on_an_agent_is_paused_by_the_system(
     await world.make_autopilot(database, setting, assignee_id=agent_id, status=AutopilotStatus.PAUSED)
     await world.make_autopilot(database, setting)
     async with database.transaction() as conn:
-        paused = await rules.pause_dependents(
+        paused = await system_edits.pause_dependents(
             conn, workspace_id, PauseReason.AGENT_RUNTIME_REQUIRED, agent_id=agent_id
         )
     assert paused == [own.id, led.id]
     async with database.connection() as conn:
+        told = await conn.fetch("SELECT autopilot_id, user_id, kind, title FROM inbox_item ORDER BY id")
+        assert [tuple(row.values()) for row in told] == [
+            (
+                id_,
+                owner,
+                "autopilot_paused",
+                f"“{own.title}” was paused by the system: its agent has no runtime",
+            )
+            for id_ in paused
+        ]
         rows = await conn.fetch(
             "SELECT id FROM autopilot WHERE pause_reason = 'agent_runtime_required' ORDER BY id"
         )
@@ -342,7 +352,7 @@ async def test_a_squads_rules_are_handed_to_its_leader(database: Database, setti
     )
     hook = await world.make_webhook_trigger(database, setting, led.id)
     async with database.transaction() as conn:
-        handed = await rules.hand_to_leader(conn, setting.workspace_id, squad, setting.agent_id)
+        handed = await system_edits.hand_to_leader(conn, setting.workspace_id, squad, setting.agent_id)
         now = await find_autopilot(conn, setting.workspace_id, led.id)
         row = await conn.fetchrow("SELECT published_by FROM autopilot_trigger WHERE id = $1", hook.id)
     assert now is not None

@@ -1,4 +1,4 @@
-"""Use cases on autopilots: create, edit, archive, pause; each is one transaction of its caller (S2.7, S13.2, S13.5).
+"""Use cases on autopilots: create, edit, archive; each is one transaction of its caller (S2.7, S13.2, S13.5).
 
 Locks follow the one order: members, the assignee and the project first, then the rule, then its triggers; whatever was
 read before a lock is judged again under it.
@@ -31,10 +31,9 @@ from autopilot.domain.states import (
     AutopilotStatus,
     ExecutionMode,
     OverlapPolicy,
-    PauseReason,
 )
 from autopilot.engine.assignees import HeldAssignee, check_assignee, hold_assignee, needs_check
-from autopilot.engine.publish import HeldRule, hold_rule, hold_rules, save_rule
+from autopilot.engine.publish import HeldRule, hold_rule, save_rule
 from autopilot.engine.rule_access import find_rule, hold_people, require
 from autopilot.storage import autopilots, facts
 from autopilot.storage.autopilots import Autopilot
@@ -130,50 +129,6 @@ async def archive_autopilot(
     """Retire a rule, keeping everything it made; a repeat publishes nothing (S2.7)."""
     edit = AutopilotEdit(status=AutopilotStatus.ARCHIVED)
     return await update_autopilot(conn, workspace_id, autopilot_id, editor, edit)
-
-
-async def system_pause(
-    conn: Conn, workspace_id: WorkspaceId, ids: Sequence[AutopilotId], reason: PauseReason
-) -> list[AutopilotId]:
-    """Pause those of the rules that are active, as the system; which they were. Pending runs and tasks go on (S2.7)."""
-    paused: list[AutopilotId] = []
-    for held in await hold_rules(conn, workspace_id, ids):
-        if held.autopilot.status is AutopilotStatus.ACTIVE:
-            after = msgspec.structs.replace(
-                held.autopilot, status=AutopilotStatus.PAUSED, pause_reason=reason
-            )
-            await save_rule(conn, held, msgspec.structs.replace(held, autopilot=after), None)
-            paused.append(after.id)
-    return paused
-
-
-async def pause_dependents(
-    conn: Conn,
-    workspace_id: WorkspaceId,
-    reason: PauseReason,
-    *,
-    agent_id: AgentId | None = None,
-    squad_id: SquadId | None = None,
-) -> list[AutopilotId]:
-    """Pause the active rules that an agent executes (itself or as a leader) or that a squad does (S11.5).
-
-    The caller has changed the agent or squad in this same transaction, and so holds its row.
-    """
-    ids = await autopilots.list_dependents(conn, workspace_id, agent_id=agent_id, squad_id=squad_id)
-    return await system_pause(conn, workspace_id, ids, reason)
-
-
-async def hand_to_leader(
-    conn: Conn, workspace_id: WorkspaceId, squad_id: SquadId, leader_id: AgentId
-) -> list[AutopilotId]:
-    """Assign every rule of a squad that is being archived to its leader, as the system (S11.5)."""
-    ids = await autopilots.list_squad_rules(conn, workspace_id, squad_id)
-    for held in await hold_rules(conn, workspace_id, ids):
-        after = msgspec.structs.replace(
-            held.autopilot, assignee_type=AssigneeType.AGENT, agent_id=leader_id, squad_id=None
-        )
-        await save_rule(conn, held, msgspec.structs.replace(held, autopilot=after), None)
-    return ids
 
 
 def check_rev(rev: int, expected_rev: int | None) -> None:

@@ -8,7 +8,7 @@ from autopilot.domain.errors import Conflict, InvalidValue, NotFound
 from autopilot.domain.ids import AgentId, RuntimeId
 from autopilot.domain.permissions import Action
 from autopilot.domain.states import PauseReason
-from autopilot.engine.rules import pause_dependents
+from autopilot.engine.system_edits import pause_dependents
 from autopilot.kit.ids import uuid7
 from autopilot.rules_api.auth import Caller
 from autopilot.rules_api.endpoint import Call, delete, get, patch, post

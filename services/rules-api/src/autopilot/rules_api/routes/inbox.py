@@ -1,0 +1,40 @@
+"""A person's inbox in a workspace: their own and nobody else's (S6.8)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from autopilot.domain.errors import NotFound
+from autopilot.rules_api.auth import PERSONS
+from autopilot.rules_api.endpoint import Call, get, post
+from autopilot.rules_api.paging import Page, page_of
+from autopilot.rules_api.wire.inbox import InboxItemView, InboxQuery, show_item
+from autopilot.storage import inbox
+
+
+async def list_inbox(call: Call, query: InboxQuery) -> Page[InboxItemView]:
+    async with call.database.connection() as conn:
+        found = await inbox.list_items(
+            conn,
+            call.caller.workspace_id,
+            call.caller.person,
+            before=query.before,
+            unread=query.unread,
+            limit=query.fetch,
+        )
+    return page_of(found, query, lambda item: item.id, show_item)
+
+
+async def read_item(call: Call, item_id: UUID) -> InboxItemView:
+    """Note that a line has been read; one that was read before keeps its time."""
+    async with call.database.connection() as conn:
+        item = await inbox.mark_read(conn, call.caller.workspace_id, call.caller.person, item_id)
+    if item is None:
+        raise NotFound("There is no such item in your inbox.")
+    return show_item(item)
+
+
+ROUTES = (
+    get("/api/inbox", list_inbox, tokens=PERSONS),
+    post("/api/inbox/{item_id}/read", read_item, status=200),
+)
