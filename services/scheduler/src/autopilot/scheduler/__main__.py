@@ -11,8 +11,10 @@ from autopilot.kit.loop import Loop
 from autopilot.scheduler import rerun
 from autopilot.scheduler.claims import Claimant
 from autopilot.scheduler.config import SchedulerConfig
+from autopilot.scheduler.jobs.failures import failures_job
 from autopilot.scheduler.jobs.leases import lease_job
 from autopilot.scheduler.jobs.schedule import ScheduleJob
+from autopilot.scheduler.jobs.statistics import statistics_job
 from autopilot.scheduler.jobs.zones import zones_job
 from autopilot.scheduler.manager import RunningJob
 from autopilot.scheduler.spec import Registry
@@ -53,6 +55,8 @@ async def build(service: Service, config: SchedulerConfig) -> None:
     registry = Registry()
     registry.register(lease_job(working, bus))
     registry.register(zones_job(working))
+    registry.register(failures_job(working, config.health_limits))
+    registry.register(statistics_job(working))
     for spec in registry:
         job = await service.resource(RunningJob(spec, claimant, leasing))
         service.loop(Loop(f"job-{spec.name}", job.tick, poll_s=job.poll_s))

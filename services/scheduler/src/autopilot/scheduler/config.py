@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from autopilot.domain.health import Limits
 from autopilot.kit.config import CommonConfig
 
 
@@ -15,3 +16,30 @@ class SchedulerConfig(CommonConfig, frozen=True, kw_only=True):
     schedule_batch_size: Annotated[
         int, Meta(ge=1, le=2000, description="Due schedules admitted in one transaction at most")
     ] = 500
+    failure_pause_streak: Annotated[
+        int, Meta(ge=0, le=1000, description="Runs in a row that fail before a rule is paused; 0: never")
+    ] = 10
+    failure_pause_percent: Annotated[
+        int, Meta(ge=1, le=100, description="Percentage of a week's runs that fail before a rule is paused")
+    ] = 90
+    failure_pause_min_runs: Annotated[
+        int, Meta(ge=0, le=100_000, description="Runs of a week below which no percentage counts; 0: never")
+    ] = 50
+    failure_notice_streak: Annotated[
+        int, Meta(ge=0, le=1000, description="Runs in a row that fail before people are told; 0: never")
+    ] = 3
+    skip_notice_streak: Annotated[
+        int,
+        Meta(ge=0, le=1000, description="Runs in a row that are skipped before people are told; 0: never"),
+    ] = 20
+
+    @property
+    def health_limits(self) -> Limits:
+        """When the failure monitor acts (S7.14)."""
+        return Limits(
+            pause_streak=self.failure_pause_streak,
+            pause_percent=self.failure_pause_percent,
+            pause_min_runs=self.failure_pause_min_runs,
+            notice_failures=self.failure_notice_streak,
+            notice_skips=self.skip_notice_streak,
+        )
