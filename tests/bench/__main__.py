@@ -6,7 +6,7 @@ import importlib
 import sys
 import time
 
-FIGURES = ("cron", "dispatch", "schedule", "jobs", "ingress", "latency")
+FIGURES = ("cron", "dispatch", "schedule", "jobs", "precision", "ingress", "latency")
 
 
 def main() -> int:

@@ -97,6 +97,7 @@ class Database:
             timeout=self.acquire_timeout_s,
             command_timeout=30,
             statement_cache_size=0 if self._pooler else 200,
+            max_cached_statement_lifetime=0,  # or whoever comes once an hour prepares everything anew
             server_settings=self._settings,
             target_session_attrs=SessionAttribute.read_write,
         )
