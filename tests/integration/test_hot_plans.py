@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +14,7 @@ import pytest
 from autopilot.storage import queries
 
 ROWS = 20_000
+AN_HOUR = datetime.now(UTC) - timedelta(hours=5)
 EVENTS, BATCH = 100_000, 1000
 _ID = "('01a20000-0000-7000-8000-' || lpad(to_hex({}), 12, '0'))::uuid"
 
@@ -46,6 +48,16 @@ INSERT INTO run_event (workspace_id, seq, event_id, autopilot_id, run_id, kind, 
 SELECT {_W}, i, {_I}, {_I}, {_ID.format("1000000 + i")}, 'run.done', '{{}}', now() FROM generate_series(1, {ROWS}) i;
 INSERT INTO event_head (workspace_id, last_seq, relayed_seq)
 SELECT {_I}, CASE i WHEN 1 THEN {ROWS} ELSE 1 END, CASE i WHEN 1 THEN {ROWS} ELSE 1 END FROM generate_series(1, 5000) i;
+UPDATE autopilot SET resumed_at = now() - interval '1 year' WHERE id = {_ID.format(3)};
+INSERT INTO autopilot_run (id, workspace_id, autopilot_id, source, status, execution_mode, rule_version_id, rule_version, task_id, accountable_id,
+       attribution_source, reason_code, failure_reason, started_at, completed_at)
+SELECT {_I}, {_W}, {_ID.format("CASE i % 10 WHEN 0 THEN i ELSE 3 END")}, 'api', s.status, 'run_only', {_I}, 1, CASE s.status WHEN 'completed' THEN {_I} END,
+       {_W}, 'rule_owner', s.code, s.code, CASE s.status WHEN 'completed' THEN now() END, now() - i * interval '10 seconds'
+  FROM generate_series(1, {ROWS}) i
+ CROSS JOIN LATERAL (SELECT CASE WHEN i % 400 = 1 THEN 'failed' WHEN i % 2 = 1 THEN 'skipped' ELSE 'completed' END AS status,
+                            CASE WHEN i % 400 = 1 THEN 'task_failed' WHEN i % 2 = 1 THEN 'runtime_offline' END AS code) s;
+INSERT INTO inbox_item (id, workspace_id, user_id, kind, title, autopilot_id, run_id, created_at)
+SELECT {_I}, {_W}, {_I}, 'autopilot_failing', 't', {_ID.format("1 + i % 10")}, {_I}, now() - i * interval '1 minute' FROM generate_series(1, {ROWS}) i;
 SET session_replication_role = origin;
 ANALYZE;
 """
@@ -61,6 +73,10 @@ HOT: dict[str, tuple[str, str, tuple[object, ...], int]] = {
     "events for a reader": ("events", "read_after", (uid(1), ROWS // 2, 200), 1000),
     "tasks for a runtime": ("runtime_protocol", "find_candidates", (uid(2), 21), 500),
     "lost tasks": ("lease_sweeps", "list_lost_tasks", (None, None, 200), 1000),
+    "how a rule fares": ("run_health", "assess", ([uid(3)], 10, 20, 90), 200),
+    "rules with ends": ("run_health", "list_rules_with_ends", (AN_HOUR, AN_HOUR + timedelta(hours=1)), 1000),
+    "an hour's statistics": ("statistics", "compute_hour", (AN_HOUR,), 1000),
+    "an inbox": ("inbox", "list_items", (uid(1), uid(7), None, False, 21), 50),
 }
 
 

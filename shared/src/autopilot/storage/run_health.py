@@ -37,7 +37,7 @@ async def read_horizon(conn: Conn, job_name: str) -> tuple[datetime, datetime | 
 async def list_rules_with_ends(
     conn: Conn, since: datetime, until: datetime
 ) -> list[tuple[WorkspaceId, AutopilotId]]:
-    """The active rules of which a run ended in [since, until) that nobody had started by hand."""
+    """The rules of which a run ended in [since, until) that nobody had started by hand."""
     rows = await conn.fetch(SQL["list_rules_with_ends"], since, until)
     return [(row["workspace_id"], row["autopilot_id"]) for row in rows]
 

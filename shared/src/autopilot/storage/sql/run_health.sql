@@ -7,13 +7,10 @@ SELECT clock_timestamp() AS now,
          LIMIT 1) AS began;
 
 -- name: list_rules_with_ends
--- Active rules of which a run ended in a span of time, those that people started by hand left out.
-SELECT a.workspace_id, a.id AS autopilot_id
-  FROM (SELECT DISTINCT r.autopilot_id
-          FROM autopilot_run r
-         WHERE r.completed_at >= $1 AND r.completed_at < $2 AND r.source <> 'manual') ended
-  JOIN autopilot a ON a.id = ended.autopilot_id
- WHERE a.status = 'active';
+-- Rules of which a run ended in a span of time, those that people started by hand left out.
+SELECT DISTINCT r.workspace_id, r.autopilot_id
+  FROM autopilot_run r
+ WHERE r.completed_at >= $1 AND r.completed_at < $2 AND r.source <> 'manual';
 
 -- name: assess
 -- What the newest runs of active rules say, each question answered by a few entries of one index: the failures since the newest success,
