@@ -124,6 +124,37 @@ async def test_only_rules_with_a_policy_or_a_waiter_are_locked(database: Databas
         assert await lock_for_finish(conn, [rule[0]]) == [rule[0]]
 
 
+async def test_of_many_occurrences_in_one_batch_one_runs_and_one_waits(
+    database: Database, setting: Setting
+) -> None:
+    """HAZARDS 2: what the batch itself has let through counts for what comes behind it."""
+    rule = await make_rule(database, setting)
+    plans = (PLAN + timedelta(minutes=minute) for minute in range(4))
+    batch = [firing(rule[0], Source.SCHEDULE, trigger_id=rule[1], planned_at=plan) for plan in plans]
+    outcomes = await admit(database, batch)
+    for one in batch:
+        await note_plan(database, one)
+    assert [outcome.decision.outcome for outcome in outcomes] == ["admit", "park", "skip", "skip"]
+    await assert_coherent(database)
+
+
+async def test_admission_decides_on_the_rule_as_it_is_after_the_wait_for_its_lock(
+    database: Database, setting: Setting
+) -> None:
+    """HAZARDS 2: the rule was paused by whoever held it meanwhile."""
+    rule = await make_rule(database, setting)
+    one = firing(rule[0], Source.SCHEDULE, trigger_id=rule[1], planned_at=PLAN)
+    async with database.transaction() as conn:
+        await conn.execute("UPDATE autopilot SET status = 'paused' WHERE id = $1", rule[0])
+        await conn.execute("UPDATE autopilot_trigger SET next_run_at = NULL WHERE id = $1", rule[1])
+        admitting = asyncio.create_task(admit(database, [one]))
+        while not await fetch(database, "SELECT 1 FROM pg_locks WHERE NOT granted"):
+            await asyncio.sleep(0)
+    [outcome] = await admitting
+    assert (outcome.decision.outcome, outcome.inserted) == ("stop", False)
+    await assert_coherent(database)
+
+
 async def test_a_run_that_parks_while_the_other_finishes_is_released(
     database: Database, setting: Setting
 ) -> None:
