@@ -22,6 +22,7 @@ class Firing(msgspec.Struct, frozen=True, kw_only=True):
     """One request for a run. `run_id` is made once by the caller, so that a retry after a lost answer finds itself.
 
     `missed`: the occurrence is recorded as skipped `schedule_missed` with how many were missed, and judged no further.
+    `replaces`: how many older occurrences the run stands for; they get no run of their own (S7.10).
     `payload` is the raw JSON of an api run. `idempotency` is (key, actor, SHA-256 of the body).
     """
 
@@ -32,6 +33,7 @@ class Firing(msgspec.Struct, frozen=True, kw_only=True):
     planned_at: datetime | None = None
     missed: int | None = None
     missed_text: str | None = None
+    replaces: int | None = None
     event: str | None = None
     payload: bytes | None = None
     idempotency: tuple[str, UserId | TokenId, bytes] | None = None
@@ -142,6 +144,6 @@ def new_run(snapshot: Snapshot, firing: Firing, decision: Decision, now: datetim
         api_token_id=firing.api_token_id,
         reason_code=decision.code,
         failure_reason=decision.text[:2000] if decision.text is not None else None,
-        missed_count=firing.missed,
+        missed_count=firing.replaces if firing.missed is None else firing.missed,
         park_until=now + PARK_LIMIT if outcome == "park" else None,
     )

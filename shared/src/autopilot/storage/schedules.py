@@ -54,7 +54,10 @@ class DueRetry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LockedRetry(msgspec.Struct, frozen=True, kw_only=True):
-    """A failed plan under its lock. `missed` is set where it was to be recorded as missed; `current_rev` None: no trigger."""
+    """A failed plan under its lock. `missed`: how many occurrences it leaves without a run, itself included if it `was_missed`.
+
+    `current_rev` None: no trigger.
+    """
 
     id: UUID
     trigger_id: TriggerId
@@ -64,6 +67,7 @@ class LockedRetry(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool
     status: AutopilotStatus
     missed: int | None
+    was_missed: bool
 
 
 class PlanRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +108,7 @@ class FailedPlan(msgspec.Struct, frozen=True, kw_only=True):
     planned_at: datetime
     attempts: int
     next_retry_at: datetime | None
+    missed: int | None
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,7 +171,8 @@ async def lock_retries(conn: Conn, retries: Sequence[DueRetry]) -> list[LockedRe
             current_rev=row["current_rev"],
             enabled=row["enabled"],
             status=AutopilotStatus(row["status"]),
-            missed=row["missed"] if row["was_missed"] else None,
+            missed=row["missed"],
+            was_missed=row["was_missed"],
         )
         for row in rows
     ]
@@ -213,6 +219,7 @@ async def record_failed(conn: Conn, by: Signature, plans: Sequence[Failed], mess
             planned_at=row["plan_time"],
             attempts=row["attempts"],
             next_retry_at=row["next_retry_at"],
+            missed=row["missed"],
         )
         for row in rows
     ]

@@ -109,7 +109,7 @@ SELECT p.id, $1, 'trigger', p.trigger_id::text, p.plan_time, 'FAILED', $2, true,
        next_retry_at = CASE WHEN e.attempts + 1 < e.max_attempts
                             THEN EXCLUDED.started_at + ($5::interval[])[least(e.attempts + 1, cardinality($5::interval[]))] END
  WHERE e.state <> 'SUCCESS'
-RETURNING e.scope_id::uuid AS trigger_id, e.plan_time, e.attempts, e.next_retry_at;
+RETURNING e.scope_id::uuid AS trigger_id, e.plan_time, e.attempts, e.next_retry_at, (e.result ->> 'missed')::int AS missed;
 
 -- name: postpone_retry
 -- A failed plan whose end cannot be written now is tried again later; its attempts are as they were.

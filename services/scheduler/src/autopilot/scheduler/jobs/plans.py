@@ -102,7 +102,8 @@ async def settle_retries(conn: Conn, by: Signature, retries: Sequence[DueRetry])
                 autopilot_id=autopilot_id,
                 schedule_rev=retry.schedule_rev,
                 planned_at=retry.planned_at,
-                missed=retry.missed,
+                missed=retry.missed if retry.was_missed else None,
+                coalesced=None if retry.was_missed else retry.missed,
             )
         )
     finished = await _admit(conn, plans) + over
@@ -249,6 +250,7 @@ def _firing(plan: Plan) -> Firing:
         planned_at=plan.planned_at,
         missed=plan.missed,
         missed_text=_missed_text(plan.missed) if plan.missed is not None else None,
+        replaces=plan.coalesced,
     )
 
 
@@ -323,6 +325,7 @@ async def _leave_failed_runs(
             actor=_BY_SCHEDULE,
             trigger_id=plan.trigger_id,
             planned_at=plan.planned_at,
+            replaces=plan.missed,
         )
         snapshot = snapshots[key]
         decision = msgspec.structs.replace(
