@@ -108,13 +108,17 @@ def decide_due(
 def _decide_newest(
     schedule: CronSchedule, zone: Zone, first_due: datetime, now: datetime, lateness: timedelta
 ) -> DueDecision:
-    newest = newest_until(schedule, zone, known=first_due, until=now)
-    due = _count(schedule, zone, first_due, newest)
+    newest, due = first_due, 1
+    following = next_after(schedule, zone, first_due)
+    if following is not None and following <= now:
+        newest = newest_until(schedule, zone, known=following, until=now)
+        due = _count(schedule, zone, first_due, newest)
+        following = next_after(schedule, zone, now)
     if now - newest > lateness:
         plan = _missed(newest, due)
     else:
         plan = Planned(planned_at=newest, missed_count=min(due - 1, MAX_MISSED_COUNT))
-    return DueDecision(plans=(plan,), next_run_at=next_after(schedule, zone, now))
+    return DueDecision(plans=(plan,), next_run_at=following)
 
 
 def _decide_all(
