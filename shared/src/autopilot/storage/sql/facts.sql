@@ -1,5 +1,6 @@
 -- name: load_snapshots
 -- The facts admission judges, for (autopilot, trigger or null) pairs; a trigger of another autopilot or a deleted one is not enabled.
+-- Those of a rule are gathered once, however many of its triggers are asked for (OFFSET keeps them from being joined into the pairs).
 SELECT k.autopilot_id AS key_autopilot_id,
        k.trigger_id AS key_trigger_id,
        f.autopilot_id, f.workspace_id, f.autopilot_rev, f.autopilot_status, f.execution_mode, f.overlap_policy,
@@ -11,7 +12,10 @@ SELECT k.autopilot_id AS key_autopilot_id,
        t.published_by AS trigger_publisher_id,
        EXISTS (SELECT 1 FROM member m WHERE m.workspace_id = f.workspace_id AND m.user_id = t.published_by) AS trigger_publisher_present
   FROM unnest($1::uuid[], $2::uuid[]) AS k (autopilot_id, trigger_id)
-  JOIN admission_facts f ON f.autopilot_id = k.autopilot_id
+  JOIN (SELECT v.*
+          FROM (SELECT DISTINCT autopilot_id FROM unnest($1::uuid[]) AS u (autopilot_id)) one
+          JOIN admission_facts v ON v.autopilot_id = one.autopilot_id
+        OFFSET 0) f ON f.autopilot_id = k.autopilot_id
   LEFT JOIN autopilot_trigger t ON t.id = k.trigger_id AND t.autopilot_id = f.autopilot_id;
 
 -- name: clicker_has_share
