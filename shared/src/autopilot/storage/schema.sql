@@ -798,9 +798,6 @@ ALTER TABLE ONLY public.autopilot_subscriber
 ALTER TABLE ONLY public.autopilot_trigger
     ADD CONSTRAINT autopilot_trigger_pk PRIMARY KEY (id);
 
-ALTER TABLE ONLY public.autopilot_trigger
-    ADD CONSTRAINT autopilot_trigger_workspace_unique UNIQUE (workspace_id, id);
-
 ALTER TABLE ONLY public.autopilot
     ADD CONSTRAINT autopilot_workspace_unique UNIQUE (workspace_id, id);
 
@@ -972,8 +969,6 @@ CREATE INDEX autopilot_trigger_autopilot_idx ON public.autopilot_trigger USING b
 
 CREATE INDEX autopilot_trigger_due_idx ON public.autopilot_trigger USING btree (next_run_at) WHERE (next_run_at IS NOT NULL);
 
-CREATE INDEX autopilot_trigger_publisher_idx ON public.autopilot_trigger USING btree (published_by);
-
 CREATE UNIQUE INDEX autopilot_trigger_token_unique ON public.autopilot_trigger USING btree (token_hash) WHERE (token_hash IS NOT NULL);
 
 CREATE UNIQUE INDEX dispatch_deferred_delivery_unique ON public.dispatch_deferred USING btree (delivery_id) WHERE (delivery_id IS NOT NULL);
@@ -1019,6 +1014,10 @@ CREATE INDEX squad_creator_idx ON public.squad USING btree (created_by);
 CREATE INDEX squad_leader_idx ON public.squad USING btree (workspace_id, leader_id);
 
 CREATE UNIQUE INDEX squad_name_unique ON public.squad USING btree (workspace_id, name) WHERE (archived_at IS NULL);
+
+CREATE INDEX sys_cron_executions_failed_idx ON public.sys_cron_executions USING btree (scope_id, plan_time) WHERE ((state = 'FAILED'::text) AND (scope_kind = 'trigger'::text));
+
+CREATE INDEX sys_cron_executions_jobs_idx ON public.sys_cron_executions USING btree (job_name, plan_time) WHERE (scope_kind <> 'trigger'::text);
 
 CREATE INDEX sys_cron_executions_retry_idx ON public.sys_cron_executions USING btree (next_retry_at) WHERE (next_retry_at IS NOT NULL);
 
