@@ -106,6 +106,7 @@ async def test_manual_runs_neither_hide_nor_create_a_streak(database: Database, 
         await end_run(database, shaky, "failed", ago_s=ago_s)
         await end_run(database, shaky, "completed", ago_s=ago_s - 0.5, source="manual")
         await end_run(database, clicked, "failed", ago_s=ago_s, source="manual")
+    await end_run(database, clicked, "failed")
     await review_rules(database, LIMITS)
     assert (await row(database, "autopilot", shaky))["status"] == "paused"
     assert (await row(database, "autopilot", clicked))["status"] == "active"
@@ -215,12 +216,19 @@ async def test_twenty_skips_in_a_row_are_told_once_and_pause_nothing(
     assert (await row(database, "autopilot", rule))["status"] == "active"
 
 
-async def test_two_monitors_at_once_tell_once(database: Database, setting: Setting) -> None:
-    """S1.1: a plan whose runner was thought lost may run twice."""
+async def test_a_monitor_waits_for_another_and_sees_what_it_told(
+    database: Database, setting: Setting
+) -> None:
+    """S1.1, HAZARDS 2: a plan whose runner was thought lost runs twice, and people are told once."""
     flaky, lazy = await old_rule(database, setting), await old_rule(database, setting)
     await end_runs(database, flaky, "fff")
     await end_runs(database, lazy, "s" * 20)
-    await asyncio.gather(*(review_rules(database, LIMITS) for _ in range(4)))
+    async with database.transaction() as conn:
+        acted = await failures.act_on(conn, setting.workspace_id, [flaky, lazy], LIMITS)
+        other = asyncio.create_task(review_rules(database, LIMITS))
+        await _until_waiting(database)
+    assert [kind.value for kind in acted] == ["autopilot_failing", "autopilot_skipping"]
+    assert (await other)["autopilot_failing"] == 0
     assert (await told(database, flaky), await told(database, lazy)) == (["failing"], ["skipping"])
 
 
@@ -283,3 +291,13 @@ async def test_a_pause_leaves_everything_coherent(database: Database, setting: S
     await review_rules(database, Limits(pause_streak=3))
     assert (await row(database, "autopilot", rule))["pause_reason"] == "too_many_failures"
     await assert_coherent(database)
+
+
+async def _until_waiting(database: Database) -> None:
+    """Return when some session of this database waits for a lock."""
+    async with database.connection() as conn, asyncio.timeout(10):
+        while not await conn.fetchval(
+            """SELECT EXISTS (SELECT 1 FROM pg_stat_activity
+                               WHERE datname = current_database() AND wait_event_type = 'Lock')"""
+        ):
+            await asyncio.sleep(0)

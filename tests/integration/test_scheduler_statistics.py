@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.support import rules
+from tests.support.database_time import simulated_time
 from tests.support.dispatching import execute, fetch
 from tests.support.history import end_run
 from tests.support.rules import Setting
@@ -135,13 +136,27 @@ async def test_hours_missed_in_an_outage_are_counted_later_oldest_first_exactly_
     assert set(hours.values()) == {(1, 0, 0)}
 
 
-async def test_an_hour_is_counted_five_minutes_after_its_end(database: Database) -> None:
+async def test_an_hour_is_counted_five_minutes_after_its_end_and_up_to_31_days_later(
+    postgres_url: str,
+) -> None:
     """S7.13: what ended in it has been committed by then."""
-    spec = Registry().register(statistics_job(database))
-    async with RunningJob(spec, Claimant(database), database) as job:
-        await job.tick()
-        await job.idle()
-    [late] = await fetch(
-        database, "SELECT started_at - plan_time AS late FROM sys_cron_executions WHERE state = 'SUCCESS'"
-    )
-    assert timedelta(minutes=5) <= late["late"] < timedelta(minutes=65)
+    noon = datetime(2027, 3, 1, 12, tzinfo=UTC)
+    early = noon + timedelta(minutes=4, seconds=59)
+    async with (
+        simulated_time(postgres_url, early) as time,
+        Database(postgres_url, name="test", settings=time.url_settings) as database,
+    ):
+        spec = Registry().register(statistics_job(database))
+        async with RunningJob(spec, Claimant(database), database) as job:
+
+            async def planned() -> list[datetime]:
+                await job.tick()
+                await job.idle()
+                return [plan_time for plan_time, _ in await plans(database)]
+
+            assert await planned() == [noon - HOUR]
+            await time.advance(timedelta(seconds=1))
+            assert await planned() == [noon - HOUR, noon]
+            await time.advance(timedelta(days=40))
+            oldest = noon + timedelta(days=9) + HOUR
+            assert await planned() == [noon - HOUR, noon, *(oldest + n * HOUR for n in range(24))]
