@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -206,6 +207,32 @@ async def test_a_handler_that_takes_too_long_is_cancelled_and_fails_run_timeout(
     assert handler.cancelled == 1
     row = await execution(database)
     assert (row["state"], row["error_code"], row["next_retry_at"]) == ("FAILED", "run_timeout", None)
+
+
+async def test_a_handler_that_will_not_be_cancelled_is_left_behind(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S7.4, S7.7: its plan ends and its scope is free, whatever it goes on doing."""
+    monkeypatch.setattr("autopilot.scheduler.claims.CANCEL_GRACE_S", 0.01)
+    clock, begun, go, ended = FakeClock(), asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def stubborn(_run: JobRun) -> None:
+        begun.set()
+        while not go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await go.wait()
+        ended.set()
+
+    job = JobSpec(name="work", handler=stubborn, cadence=STALE, run_timeout=timedelta(seconds=10))
+    running = asyncio.create_task(Claimant(database, clock=clock).attempt(job, EVERYWHERE, PLAN))
+    await begun.wait()
+    await clock.advance(10)
+    assert await running
+    row = await execution(database)
+    assert (row["state"], row["error_code"]) == ("FAILED", "run_timeout")
+    assert not ended.is_set()
+    go.set()
+    await ended.wait()
 
 
 async def test_a_stop_cancels_the_handler_and_hands_the_plan_back_at_once(database: Database) -> None:

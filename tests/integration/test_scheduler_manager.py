@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.support.database_time import simulated_time
 from tests.support.dispatching import execute, fetch
 
 from autopilot.scheduler.claims import Claimant
@@ -193,6 +194,36 @@ async def test_a_stale_plan_is_swept_and_run_again_in_one_tick(database: Databas
     await tick(one)
     [row] = await fetch(database, "SELECT state, attempts FROM sys_cron_executions")
     assert (row["state"], row["attempts"]) == ("SUCCESS", 2)
+
+
+async def test_a_tick_says_when_the_next_plan_or_retry_is_due(postgres_url: str) -> None:
+    """S7.6: hourly, with a delay of five minutes; a retry is due a minute after its failure, not at the next poll."""
+    work = Work(raises=[EVERYWHERE.id])
+    start = datetime(2031, 3, 5, 11, 40, tzinfo=UTC)
+    async with (
+        simulated_time(postgres_url, start) as time,
+        Database(postgres_url, name="test", settings=time.url_settings) as database,
+    ):
+        hourly = {"cadence": timedelta(hours=1), "schedule_delay": timedelta(minutes=5), "max_attempts": 2}
+        one = job(database, work, **hourly)
+        async with one:
+            assert await one.tick() == 25 * 60
+            await one.idle()
+            assert await one.tick() == 60
+            await time.advance(timedelta(minutes=1))
+            assert await one.tick() == 24 * 60
+            await one.idle()
+            await time.set(start + timedelta(minutes=25))
+            assert await one.tick() == 60 * 60
+            await one.idle()
+            other = job(database, work, cadence=None, plans_for_scope=never, name="planned")
+            assert await other.tick() is None
+            await other.idle()
+    assert work.plans == [start.replace(minute=0)] * 2 + [start.replace(hour=12, minute=0)]
+
+
+async def never(_scope: Scope, _since: datetime, _until: datetime) -> list[datetime]:
+    return []
 
 
 async def test_a_stop_cancels_what_does_not_end_by_itself_and_hands_it_back(

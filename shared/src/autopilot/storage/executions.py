@@ -35,6 +35,13 @@ class PlanKey(msgspec.Struct, frozen=True, kw_only=True):
     plan_time: datetime
 
 
+class Agenda(msgspec.Struct, frozen=True, kw_only=True):
+    """The database's time, and when a retry is due or a lease runs out next: later than now, None for never."""
+
+    now: datetime
+    next_at: datetime | None
+
+
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody's wish to run a plan. `id`, `max_attempts` and `reentry` are for a new row; one that exists keeps its own."""
 
@@ -150,6 +157,13 @@ async def list_stale(conn: Conn, job_name: str, after: Stale | None, limit: int)
 async def fail_stale(conn: Conn, execution_ids: Sequence[UUID]) -> list[FailedExecution]:
     """Fail those of these executions that are still stale: not heard of, finished or swept meanwhile."""
     return [_failed(row) for row in await conn.fetch(SQL["fail_stale"], list(execution_ids))]
+
+
+async def read_agenda(conn: Conn, job_name: str) -> Agenda:
+    """What lies ahead of a job."""
+    row = await conn.fetchrow(SQL["read_agenda"], job_name)
+    assert row is not None
+    return Agenda(now=row["now"], next_at=row["next_at"])
 
 
 async def list_retries(conn: Conn, job_name: str, *, busy: Collection[Scope], limit: int) -> list[PlanKey]:

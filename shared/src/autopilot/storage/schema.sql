@@ -1019,9 +1019,9 @@ CREATE INDEX sys_cron_executions_failed_idx ON public.sys_cron_executions USING 
 
 CREATE INDEX sys_cron_executions_jobs_idx ON public.sys_cron_executions USING btree (job_name, plan_time) WHERE (scope_kind <> 'trigger'::text);
 
-CREATE INDEX sys_cron_executions_retry_idx ON public.sys_cron_executions USING btree (next_retry_at) WHERE (next_retry_at IS NOT NULL);
+CREATE INDEX sys_cron_executions_retry_idx ON public.sys_cron_executions USING btree (job_name, next_retry_at) WHERE (next_retry_at IS NOT NULL);
 
-CREATE INDEX sys_cron_executions_stale_idx ON public.sys_cron_executions USING btree (stale_at) WHERE (state = 'RUNNING'::text);
+CREATE INDEX sys_cron_executions_stale_idx ON public.sys_cron_executions USING btree (job_name, stale_at) WHERE (state = 'RUNNING'::text);
 
 CREATE UNIQUE INDEX webhook_dedupe_delivery_unique ON public.webhook_dedupe USING btree (delivery_id);
 

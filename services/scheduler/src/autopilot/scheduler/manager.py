@@ -13,12 +13,13 @@ from typing import Final, Self
 from autopilot.domain.errors import InfrastructureError
 from autopilot.kit import log, metrics
 from autopilot.kit.faults import place_of
+from autopilot.kit.loop import StepResult
 from autopilot.scheduler import cadence
 from autopilot.scheduler.claims import Claimant
 from autopilot.scheduler.spec import CatchUpMode, JobSpec
 from autopilot.storage import executions
 from autopilot.storage.database import Database
-from autopilot.storage.executions import Scope, Span
+from autopilot.storage.executions import Agenda, Scope, Span
 
 _logger = log.get_logger()
 _scope_failures = metrics.counter(
@@ -53,8 +54,13 @@ class RunningJob:
             return _FIRST_POLL_S
         return min(max(self.spec.cadence.total_seconds() / 5, _FIRST_POLL_S), _LAST_POLL_S)
 
-    async def tick(self) -> None:
-        """Sweep what is stale, then begin whatever is due: retries first, even where the scopes cannot be told."""
+    async def tick(self) -> StepResult:
+        """Sweep what is stale, then begin whatever is due: retries first, even where the scopes cannot be told.
+
+        The answer says in how many seconds something will be due next.
+        """
+        async with self._database.connection() as conn:
+            agenda = await executions.read_agenda(conn, self.spec.name)
         await self._claimant.sweep(self.spec)
         async with self._database.connection() as conn:
             due = await executions.list_retries(conn, self.spec.name, busy=self._busy, limit=RETRY_LIMIT)
@@ -68,6 +74,7 @@ class RunningJob:
         free = [scope for scope in self._scopes if scope not in self._busy]
         for first in range(0, len(free), SLICE):
             await self._begin_new(free[first : first + SLICE])
+        return self._wait_s(agenda)
 
     async def idle(self) -> None:
         """Wait until nothing that was begun runs any more."""
@@ -156,6 +163,13 @@ class RunningJob:
         due = cadence.all_on(every, since, until)
         known = await self._known(list(spans), since)
         return {scope: self._every_plan(due, span, known[scope]) for scope, span in spans.items()}
+
+    def _wait_s(self, agenda: Agenda) -> float | None:
+        ahead = [agenda.next_at] if agenda.next_at is not None else []
+        if self.spec.cadence is not None:
+            newest = cadence.newest_on(self.spec.cadence, agenda.now - self.spec.schedule_delay)
+            ahead.append(newest + self.spec.cadence + self.spec.schedule_delay)
+        return (min(ahead) - agenda.now).total_seconds() if ahead else None
 
     def _window(self, span: Span) -> tuple[datetime, datetime]:
         until = span.now - self.spec.schedule_delay

@@ -603,8 +603,8 @@ CREATE TABLE sys_cron_executions (
     CONSTRAINT sys_cron_executions_result_size CHECK (octet_length(result::text) <= 16384),
     CONSTRAINT sys_cron_executions_message_length CHECK (length(error_message) <= 4000)
 ) WITH (fillfactor = 85);
-CREATE INDEX sys_cron_executions_retry_idx ON sys_cron_executions (next_retry_at) WHERE next_retry_at IS NOT NULL;
-CREATE INDEX sys_cron_executions_stale_idx ON sys_cron_executions (stale_at) WHERE state = 'RUNNING';
+CREATE INDEX sys_cron_executions_retry_idx ON sys_cron_executions (job_name, next_retry_at) WHERE next_retry_at IS NOT NULL;
+CREATE INDEX sys_cron_executions_stale_idx ON sys_cron_executions (job_name, stale_at) WHERE state = 'RUNNING';
 -- For people who look: failures among many successes, and the few plans that are not triggers' own.
 CREATE INDEX sys_cron_executions_failed_idx ON sys_cron_executions (scope_id, plan_time) WHERE state = 'FAILED' AND scope_kind = 'trigger';
 CREATE INDEX sys_cron_executions_jobs_idx ON sys_cron_executions (job_name, plan_time) WHERE scope_kind <> 'trigger';

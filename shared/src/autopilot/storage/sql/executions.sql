@@ -93,6 +93,15 @@ UPDATE sys_cron_executions e
 RETURNING e.id, e.job_name, e.scope_kind, e.scope_id, e.plan_time, e.attempts, e.max_attempts, e.next_retry_at, e.error_code,
           e.error_message;
 
+-- name: read_agenda
+-- The database's time, and when the next retry of a job is due or the next lease runs out, of those that lie ahead.
+SELECT n.at AS now,
+       least((SELECT next_retry_at FROM sys_cron_executions
+               WHERE job_name = $1 AND next_retry_at IS NOT NULL AND next_retry_at > n.at ORDER BY next_retry_at LIMIT 1),
+             (SELECT stale_at FROM sys_cron_executions
+               WHERE job_name = $1 AND state = 'RUNNING' AND stale_at > n.at ORDER BY stale_at LIMIT 1)) AS next_at
+  FROM (SELECT statement_timestamp() AS at) n;
+
 -- name: list_retries
 -- A job's failed plans whose retry is due, oldest plan first, whatever newer plans there are (S7.6). The scopes that the caller is busy
 -- with are left out, so that a scope that hangs with many plans does not stand in front of the others (S7.7).
