@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import calendar
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -36,16 +37,24 @@ class Spec(NamedTuple):
         return by_day or by_weekday if self.either_day else by_day and by_weekday
 
     def plain(self) -> str:
-        """The same meaning in lists and stars; cronsim takes the star of one day field for 'both must match'."""
-        full = [len(f) == high - low + 1 for f, (low, high) in zip(self.fields, BOUNDS, strict=True)]
-        texts = [",".join(map(str, sorted(field))) for field in self.fields]
-        if not self.either_day:
-            texts[2:] = ["*" if whole else text for whole, text in zip(full[2:], texts[2:], strict=True)]
+        """The same meaning in lists, ranges and stars; cronsim takes a star of a day field for 'both must match'."""
+        texts = [_plain(values) for values in self.fields]
+        for index in (0, 1, 3) if self.either_day else range(5):
+            low, high = BOUNDS[index]
+            if len(self.fields[index]) == high - low + 1:
+                texts[index] = "*"
         return " ".join(texts)
 
     def oracle_after(self, after: datetime, info: ZoneInfo) -> datetime | None:
         """What cronsim finds after that instant, once told whether the times are fixed."""
         return (elapsed_after if self.elapsed else fixed_after)(self.plain(), after, info)
+
+
+def _plain(values: frozenset[int]) -> str:
+    ends = [
+        (v, next(w for w in count(v) if w + 1 not in values)) for v in sorted(values) if v - 1 not in values
+    ]
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in ends)
 
 
 def fixed_after(expr: str, after: datetime, info: ZoneInfo) -> datetime | None:

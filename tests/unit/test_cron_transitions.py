@@ -3,41 +3,23 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
-from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import pytest
 from cronsim import CronSim
+from tests.support.clock_changes import Change, zones_by_changes
 from tests.support.cron_specs import shown_at
 
 from autopilot.domain.cron import next_after, occurrences, parse, zone, zone_names
 
-START, STOP = datetime(2020, 1, 1, tzinfo=UTC), datetime(2040, 1, 1, tzinfo=UTC)
-SECOND, DAY = timedelta(seconds=1), timedelta(days=1)
 PARTS = 3  # for tests side by side
 BEFORE = LARGEST_SHIFT = timedelta(hours=4)
 PROBES = (
     *(timedelta(minutes=m) for m in (-121, -61, -60, -31, -1, 0, 1, 29, 30, 44, 59, 60, 61, 120)),
     *(timedelta(microseconds=u) for u in (-1_000_000, -1, 1)),
 )
-
-
-class Change(NamedTuple):
-    """The clock is set to another offset at that instant."""
-
-    at: datetime
-    before: timedelta
-    after: timedelta
-
-    def ends(self) -> tuple[datetime, datetime, datetime]:
-        """The wall-clock times where the gap or fold begins, in its middle, and where it ends."""
-        wall = self.at.replace(tzinfo=None)
-        low, high = sorted((wall + self.before, wall + self.after))
-        return low, low + (high - low) / 2, high
 
 
 def fixed_expressions(change: Change) -> list[str]:
@@ -123,40 +105,3 @@ def test_every_zone_with_changes_is_among_them() -> None:
     assert sum(sizes.values()) > 7_500
     assert sizes["America/New_York"] == sizes["Europe/Berlin"] == sizes["Pacific/Chatham"] == 40
     assert sizes["UTC"] == sizes["Asia/Kolkata"] == 0
-
-
-@lru_cache(maxsize=1)
-def zones_by_changes() -> dict[tuple[Change, ...], list[str]]:
-    """Zones that change their clocks alike share what cronsim is asked."""
-    grouped: dict[tuple[Change, ...], list[str]] = defaultdict(list)
-    for name in sorted(zone_names()):
-        grouped[_changes(zone(name).info)].append(name)
-    return grouped
-
-
-def _changes(info: ZoneInfo) -> tuple[Change, ...]:
-    found = []
-    t, before = START, _offset(START, info)
-    while t < STOP:
-        after = _offset(t + 3 * DAY, info)
-        if after != before:
-            found.append(Change(_instant_between(t, t + 3 * DAY, info), before, after))
-        t, before = t + 3 * DAY, after
-    return tuple(found)
-
-
-def _instant_between(low: datetime, high: datetime, info: ZoneInfo) -> datetime:
-    before = _offset(low, info)
-    while high - low > SECOND:
-        middle = low + (high - low) // 2
-        if _offset(middle, info) == before:
-            low = middle
-        else:
-            high = middle
-    return high.replace(microsecond=0)
-
-
-def _offset(t: datetime, info: ZoneInfo) -> timedelta:
-    offset = t.astimezone(info).utcoffset()
-    assert offset is not None
-    return offset
