@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from tests.support import rules as world
@@ -92,6 +94,31 @@ async def test_a_schedule_gets_its_defaults_and_its_next_run(rule: Rule) -> None
     assert (await rule.show())["next_run_at"] == made["next_run_at"]
     never = await rule.add(kind="schedule", cron="0 0 31 2 *")
     assert (never["next_run_at"], never["schedule_error"], never["timezone"]) == (None, None, "UTC")
+
+
+async def test_a_schedule_is_shown_in_plain_words(api: Api, rule: Rule) -> None:
+    """S8.3, S8.4: the next clock change with it; a webhook, and a schedule that nobody can read any more, have none."""
+    made = await rule.add(kind="schedule", cron="30 2 * * *", timezone="America/New_York")
+    said, _, change = made["description"].partition("; ")
+    assert said == "every day at 02:30 America/New_York"
+    assert re.fullmatch(r"on \d+ March \d{4} at 03:00", change)
+    never = await rule.add(kind="schedule", cron="0 0 31 2 *")
+    webhook = await rule.add(kind="webhook")
+    patched = await rule.owner("PATCH", rule.at(made), {"cron": "0 9 13 * FRI"})
+    words = "on day 13 of every month or any Friday (either is enough) at 09:00 America/New_York"
+    assert patched.body["description"] == words
+    shown = [trigger["description"] for trigger in (await rule.show())["triggers"]]
+    assert shown == [words, "never runs", None]
+    listed = await rule.owner("GET", f"{rule.path}/triggers")
+    assert [trigger["description"] for trigger in listed.body["items"]] == shown
+    assert never["description"] == "never runs"
+    assert webhook["description"] is None
+    async with api.database.connection() as conn:
+        await conn.execute("UPDATE autopilot_trigger SET cron = 'some day' WHERE id = $1", UUID(made["id"]))
+        await conn.execute(
+            "UPDATE autopilot_trigger SET timezone = 'Mars/Base' WHERE id = $1", UUID(never["id"])
+        )
+    assert [trigger["description"] for trigger in (await rule.show())["triggers"]] == [None, None, None]
 
 
 async def test_a_webhook_shows_its_url_to_writers_alone(api: Api, acme: Place, rule: Rule) -> None:
@@ -377,20 +404,31 @@ async def test_the_scheduler_is_woken_once_an_edit_is_committed(
 
 async def test_a_preview_shows_the_next_runs_in_utc(acme: Place) -> None:
     """S8.6, CR1, CR12: no autopilot is touched."""
-    for query, expected in [
+    for query, expected, words in [
         (
             "expr=0+9+*+*+1-1&after=2026-06-01T00:00:00Z",
             ["2026-06-01T09:00:00Z", "2026-06-08T09:00:00Z", "2026-06-15T09:00:00Z"],
+            "every Monday at 09:00 UTC",
         ),
         (
             "expr=10+17+*+*+1-5&tz=Asia/Shanghai&after=2026-06-22T04:13:00Z&count=2",
             ["2026-06-22T09:10:00Z", "2026-06-23T09:10:00Z"],
+            "every day from Monday to Friday at 17:10 Asia/Shanghai",
         ),
-        ("expr=0+9+*+*+*&count=1&after=2026-06-01T12:00:00%2B02:00", ["2026-06-02T09:00:00Z"]),
-        ("expr=0+0+31+2+*", []),
+        (
+            "expr=0+9+*+*+*&count=1&after=2026-06-01T12:00:00%2B02:00",
+            ["2026-06-02T09:00:00Z"],
+            "every day at 09:00 UTC",
+        ),
+        (
+            "expr=30+2+*+*+*&tz=America/New_York&count=1&after=2026-11-30T00:00:00Z",
+            ["2026-11-30T07:30:00Z"],
+            "every day at 02:30 America/New_York; on 14 March 2027 at 03:00",
+        ),
+        ("expr=0+0+31+2+*", [], "never runs"),
     ]:
         answer = await acme.owner("GET", f"/api/autopilots/cron-preview?{query}")
-        assert (answer.status, answer.body) == (200, {"next_runs": expected})
+        assert (answer.status, answer.body) == (200, {"next_runs": expected, "description": words})
     now = (await acme.owner("GET", "/api/autopilots/cron-preview?expr=*+*+*+*+*&count=50")).body["next_runs"]
     assert len(now) == 50
     assert abs(instant(now[0]) - datetime.now(UTC)) <= timedelta(minutes=2)

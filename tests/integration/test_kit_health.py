@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
+from autopilot.domain import cron
 from autopilot.domain.errors import InfrastructureError
 from autopilot.kit.clock import FakeClock
 from autopilot.kit.health import Health
@@ -60,11 +61,12 @@ async def test_before_the_start_it_lives_and_is_not_ready(site: Site) -> None:
 
 
 async def test_it_is_ready_with_its_database_and_says_its_versions(site: Site) -> None:
+    """S8.2: that of the zone data too, which decides when schedules fire."""
     site.health.started()
     await site.health.look()
     status, report = await site.get("/readyz")
     assert (status, report["ready"], report["faults"]) == (200, True, {})
-    assert report["versions"]["tzdata"]
+    assert report["versions"]["tzdata"] == cron.tzdata_version()
 
 
 async def test_without_its_database_it_lives_and_is_not_ready(site: Site) -> None:

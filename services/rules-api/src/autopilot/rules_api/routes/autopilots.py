@@ -107,6 +107,7 @@ async def _show(conn: Conn, call: Call, autopilot: Autopilot) -> AutopilotDetail
                 call.deps.secrets,
                 can_write=rights.can_write,
                 ingress_url=call.deps.config.ingress_url,
+                now=call.deps.clock.now(),
             )
             for trigger in found
         ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autopilot.domain import cron
+from autopilot.domain.cron_words import describe
 from autopilot.kit.http import Problem
 from autopilot.rules_api.endpoint import Call, get
 from autopilot.rules_api.wire.cron_preview import CronPreview, CronPreviewQuery
@@ -23,7 +24,10 @@ async def preview_cron(call: Call, query: CronPreviewQuery) -> CronPreview:
     if after is None:
         async with call.database.connection() as conn:
             after = await facts.database_now(conn)
-    return CronPreview(next_runs=cron.occurrences(schedule, zone, after, limit=query.count))
+    return CronPreview(
+        next_runs=cron.occurrences(schedule, zone, after, limit=query.count),
+        description=describe(schedule, zone, after),
+    )
 
 
 ROUTES = (get("/api/autopilots/cron-preview", preview_cron),)

@@ -139,7 +139,11 @@ async def _edit(call: Call, use_case: Callable[[Conn], Awaitable[Trigger]]) -> T
 
 def _show(call: Call, trigger: Trigger, *, can_write: bool) -> TriggerView:
     return show_trigger(
-        trigger, call.deps.secrets, can_write=can_write, ingress_url=call.deps.config.ingress_url
+        trigger,
+        call.deps.secrets,
+        can_write=can_write,
+        ingress_url=call.deps.config.ingress_url,
+        now=call.deps.clock.now(),
     )
 
 

@@ -20,6 +20,10 @@ class CronPreviewQuery(Query, frozen=True, kw_only=True):
 
 
 class CronPreview(msgspec.Struct, frozen=True, kw_only=True):
-    """The next occurrences in UTC; fewer than asked for, or none, if there are no more ever."""
+    """The next occurrences in UTC; fewer than asked for, or none, if there are no more ever.
+
+    `description` says the schedule in plain words, with the first clock change after `after` that matters to it.
+    """
 
     next_runs: list[datetime]
+    description: str

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from autopilot.domain import cron
+from autopilot.domain.cron_words import describe
 from autopilot.domain.ids import AutopilotId, TriggerId, UserId
 from autopilot.domain.schedule import CatchUp
 from autopilot.domain.states import TriggerKind
@@ -66,7 +68,10 @@ class SigningSecretPut(Body, frozen=True, kw_only=True):
 
 
 class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
-    """A trigger. The URL's parts are null without the right to write; a signing secret is never shown."""
+    """A trigger. The URL's parts are null without the right to write; a signing secret is never shown.
+
+    `description`: a schedule in plain words; null for a webhook, and where `schedule_error` says what is wrong.
+    """
 
     id: TriggerId
     autopilot_id: AutopilotId
@@ -77,6 +82,7 @@ class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
     published_by: UserId | None
     cron: str | None
     timezone: str | None
+    description: str | None
     catch_up: CatchUp | None
     lateness_s: int | None
     next_run_at: datetime | None
@@ -95,7 +101,9 @@ class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
 
 
-def show_trigger(trigger: Trigger, vault: Vault, *, can_write: bool, ingress_url: str | None) -> TriggerView:
+def show_trigger(
+    trigger: Trigger, vault: Vault, *, can_write: bool, ingress_url: str | None, now: datetime
+) -> TriggerView:
     """SecretUnreadable when the token is to be shown and no key opens it."""
     token = vault.decrypt(trigger.token_enc) if can_write and trigger.token_enc is not None else None
     path = WEBHOOK_PATH + token if token is not None else None
@@ -109,6 +117,7 @@ def show_trigger(trigger: Trigger, vault: Vault, *, can_write: bool, ingress_url
         published_by=trigger.published_by,
         cron=trigger.cron,
         timezone=trigger.timezone,
+        description=_describe(trigger, now),
         catch_up=trigger.catch_up,
         lateness_s=trigger.lateness_s,
         next_run_at=trigger.next_run_at,
@@ -126,3 +135,12 @@ def show_trigger(trigger: Trigger, vault: Vault, *, can_write: bool, ingress_url
         created_at=trigger.created_at,
         updated_at=trigger.updated_at,
     )
+
+
+def _describe(trigger: Trigger, now: datetime) -> str | None:
+    if trigger.cron is None or trigger.timezone is None:
+        return None
+    try:
+        return describe(cron.parse(trigger.cron), cron.zone(trigger.timezone), now)
+    except (cron.InvalidCron, cron.InvalidTimezone):
+        return None
