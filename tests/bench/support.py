@@ -18,13 +18,12 @@ Measure = Callable[[], Awaitable[float]]
 
 
 @asynccontextmanager
-async def bench_database() -> AsyncIterator[str]:
+async def bench_database(**settings: str) -> AsyncIterator[str]:
     """The URL of a fresh migrated database on a durable server (fsync and synchronous_commit on), gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="autopilot-bench-") as folder:
         Path(folder).chmod(0o755)
-        server = PostgresServer(
-            Path(folder) / "postgres", settings={"shared_buffers": "512MB", "max_wal_size": "4GB"}
-        )
+        given = {"shared_buffers": "512MB", "max_wal_size": "4GB", **settings}
+        server = PostgresServer(Path(folder) / "postgres", settings=given)
         await asyncio.to_thread(server.start)
         try:
             await upgrade(server.url)
