@@ -6,7 +6,7 @@ import importlib
 import sys
 import time
 
-FIGURES = ("cron", "dispatch", "schedule", "jobs", "precision", "ingress", "latency")
+FIGURES = ("cron", "dispatch", "schedule", "idle_tick", "jobs", "precision", "rivals", "ingress", "latency")
 
 
 def main() -> int:
