@@ -36,19 +36,24 @@ EMPTY = {
 
 
 class Ticking(FakeClock):
-    """A clock on which every look takes a second."""
+    """A clock on which every look takes a second, and that notes how long it was asked to rest."""
 
     looks = 0
+    rested_s = 0.0
 
     def monotonic(self) -> float:
         self.looks += 1
         return float(self.looks)
+
+    async def sleep(self, seconds: float) -> None:
+        self.rested_s += seconds
 
 
 @pytest.fixture
 async def past(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Archive]:
     """Some of everything, all of it old enough to go, in pages of two."""
     monkeypatch.setattr(retention, "BATCH", 2)
+    monkeypatch.setattr(retention, "REST", 0.0)
     async with aging_archive(postgres_url) as made:
         hook = await made.hook()
         for n in range(5):
@@ -156,7 +161,8 @@ async def test_when_the_time_is_over_the_rest_waits_for_the_next_run(past: Archi
     assert none["finished"] is False
     assert none["runs"] == 0
 
-    one_round = await delete_old(past.database, KEEP, time=timedelta(seconds=1.5), clock=Ticking())
+    clock = Ticking()
+    one_round = await delete_old(past.database, KEEP, time=timedelta(seconds=1.5), clock=clock)
     assert one_round == {
         "bodies": 2,
         "deliveries": 2,
@@ -168,6 +174,23 @@ async def test_when_the_time_is_over_the_rest_waits_for_the_next_run(past: Archi
     }
     await past.sweep()
     await assert_all_gone(past)
+
+
+async def test_after_each_page_that_went_the_database_is_left_alone(
+    past: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S7.13: history does not disturb dispatch."""
+    monkeypatch.setattr(retention, "REST", 5.0)
+    clock = Ticking()
+    await delete_old(past.database, KEEP, time=timedelta(seconds=1.5), clock=clock)
+    assert clock.rested_s == 6 * 5.0, "each page took a second"
+    clock = Ticking()
+    await delete_old(
+        past.database,
+        msgspec.structs.replace(KEEP, **dict.fromkeys(KEEP.__struct_fields__, timedelta(days=900))),
+        clock=clock,
+    )
+    assert clock.rested_s == 0, "there was nothing to delete"
 
 
 async def test_a_kind_that_fails_harms_no_other_and_is_told(past: Archive) -> None:

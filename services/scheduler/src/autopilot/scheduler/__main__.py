@@ -13,6 +13,7 @@ from autopilot.scheduler.claims import Claimant
 from autopilot.scheduler.config import SchedulerConfig
 from autopilot.scheduler.jobs.failures import failures_job
 from autopilot.scheduler.jobs.leases import lease_job
+from autopilot.scheduler.jobs.retention import kept_by, retention_job
 from autopilot.scheduler.jobs.schedule import ScheduleJob
 from autopilot.scheduler.jobs.statistics import statistics_job
 from autopilot.scheduler.jobs.zones import zones_job
@@ -57,6 +58,7 @@ async def build(service: Service, config: SchedulerConfig) -> None:
     registry.register(zones_job(working))
     registry.register(failures_job(working, config.health_limits))
     registry.register(statistics_job(working))
+    registry.register(retention_job(working, kept_by(config), tuple(registry)))
     for spec in registry:
         job = await service.resource(RunningJob(spec, claimant, leasing))
         service.loop(Loop(f"job-{spec.name}", job.tick, poll_s=job.poll_s))

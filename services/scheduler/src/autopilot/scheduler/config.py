@@ -7,7 +7,11 @@ from typing import Annotated
 from msgspec import Meta
 
 from autopilot.domain.health import Limits
+from autopilot.domain.schedule import MAX_LATENESS_S
 from autopilot.kit.config import CommonConfig
+
+# While a plan may still be caught up on, what says that it was run is kept.
+_LATEST_PLAN_DAYS = MAX_LATENESS_S // 86400
 
 
 class SchedulerConfig(CommonConfig, frozen=True, kw_only=True):
@@ -32,6 +36,25 @@ class SchedulerConfig(CommonConfig, frozen=True, kw_only=True):
         int,
         Meta(ge=0, le=1000, description="Runs in a row that are skipped before people are told; 0: never"),
     ] = 20
+    retain_runs_days: Annotated[
+        int,
+        Meta(
+            ge=_LATEST_PLAN_DAYS, le=36500, description="Days that ended runs are kept, with their deliveries"
+        ),
+    ] = 400
+    retain_bodies_days: Annotated[
+        int, Meta(ge=1, le=36500, description="Days that raw webhook bodies are kept")
+    ] = 30
+    retain_deliveries_days: Annotated[
+        int, Meta(ge=1, le=36500, description="Days that deliveries without a run are kept")
+    ] = 90
+    retain_executions_days: Annotated[
+        int, Meta(ge=_LATEST_PLAN_DAYS, le=36500, description="Days that executions of jobs are kept")
+    ] = 90
+    retain_events_days: Annotated[int, Meta(ge=1, le=36500, description="Days that run events are kept")] = 90
+    retain_statistics_days: Annotated[
+        int, Meta(ge=_LATEST_PLAN_DAYS, le=36500, description="Days that hourly statistics are kept")
+    ] = 400
 
     @property
     def health_limits(self) -> Limits:

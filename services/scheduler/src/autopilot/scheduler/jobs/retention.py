@@ -30,8 +30,11 @@ _deleted = metrics.counter("retention_rows_deleted_total", "Rows of old history 
 
 JOB_NAME: Final = "history_retention"
 BATCH: Final = 500
-RUN_TIMEOUT: Final = timedelta(hours=1)
-TIME: Final = timedelta(minutes=55)
+RUN_TIMEOUT: Final = timedelta(hours=4)
+TIME: Final = timedelta(hours=4) - timedelta(minutes=5)
+# After each page, so many times as long as it took: history goes in a sixth of the time of one connection, and the
+# busier the database is, the longer it is left alone.
+REST: Final = 5.0
 
 _Find = Callable[[Conn, timedelta, UUID, int], Awaitable[list[UUID]]]
 _Delete = Callable[[Conn, timedelta, Sequence[UUID]], Awaitable[int]]
@@ -102,6 +105,7 @@ async def delete_old(
     failures: list[Exception] = []
     while steps and clock.monotonic() < ends_at:
         for kind, step in list(steps.items()):
+            began = clock.monotonic()
             try:
                 count = await step()
             except InfrastructureError:
@@ -115,6 +119,8 @@ async def delete_old(
                 continue
             counts[kind] += count
             _deleted.labels(kind).inc(count)
+            if count:
+                await clock.sleep(REST * (clock.monotonic() - began))
     if failures:
         raise failures[0]
     return {**counts, "finished": not steps}
