@@ -6,7 +6,18 @@ import importlib
 import sys
 import time
 
-FIGURES = ("cron", "dispatch", "schedule", "idle_tick", "jobs", "precision", "rivals", "ingress", "latency")
+FIGURES = (
+    "cron",
+    "dispatch",
+    "schedule",
+    "idle_tick",
+    "jobs",
+    "precision",
+    "rivals",
+    "retention",
+    "ingress",
+    "latency",
+)
 
 
 def main() -> int:
