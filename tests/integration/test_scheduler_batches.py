@@ -17,7 +17,7 @@ from autopilot.kit.ids import random_token, uuid7
 from autopilot.scheduler.claims import Claimant
 from autopilot.scheduler.ledger import Ledger
 from autopilot.scheduler.manager import RunningJob
-from autopilot.scheduler.spec import EVERYWHERE, JobRun, JobSpec
+from autopilot.scheduler.spec import EVERYWHERE, CatchUpMode, JobRun, JobSpec
 from autopilot.storage import executions
 from autopilot.storage.database import Conn, Database
 from autopilot.storage.errors import DatabaseUnavailable
@@ -302,6 +302,34 @@ async def test_a_planner_can_plan_nothing_that_is_not_due(database: Database) ->
 
     await tick(job(database, cadence=None, plans_for_scope=plan, scopes=scopes(2)))
     assert await states(database) == {"1": "SUCCESS"}
+
+
+async def test_a_planner_whose_plans_all_count_has_each_run_once_oldest_first(database: Database) -> None:
+    """S7.2, S7.6: uneven plans, two a tick; a hole between them is filled."""
+    ran: list[datetime] = []
+    [row] = await fetch(database, "SELECT clock_timestamp() AS now")
+    until: datetime = row["now"]
+
+    async def plan(_scope: Scope, _since: datetime, _until: datetime) -> list[datetime]:
+        return [until - timedelta(hours=hours) for hours in (2, 9, 0, 3, 7)]
+
+    async def note(run: JobRun) -> None:
+        ran.append(run.plan_time)
+
+    one = job(
+        database,
+        handler=note,
+        cadence=None,
+        plans_for_scope=plan,
+        catch_up=CatchUpMode.EVERY_PLAN,
+        max_plans_per_tick=2,
+    )
+    await tick(one)
+    assert ran == [until], "a scope begins with its newest plan"
+    await execute(database, "UPDATE sys_cron_executions SET plan_time = $1", until - timedelta(hours=9))
+    for _ in range(3):
+        await tick(one)
+    assert [(until - plan_time) // timedelta(hours=1) for plan_time in ran[1:]] == [7, 3, 2, 0]
 
 
 async def test_a_handler_is_stopped_before_its_lease_may_run_out_while_the_database_is_away(

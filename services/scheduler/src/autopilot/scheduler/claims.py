@@ -114,7 +114,9 @@ class Claimant:
         return False
 
     def _ledger(self, spec: JobSpec) -> Ledger:
-        return self._ledgers.setdefault(spec.name, Ledger(self._database, spec))
+        if spec.name not in self._ledgers:
+            self._ledgers[spec.name] = Ledger(self._database, spec)
+        return self._ledgers[spec.name]
 
     async def _claim(self, spec: JobSpec, plan: PlanKey) -> Lease | None:
         claim = Claim(

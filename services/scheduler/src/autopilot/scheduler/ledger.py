@@ -16,7 +16,7 @@ from autopilot.storage.executions import Claim, FailedExecution, Failure, Lease,
 T = TypeVar("T")
 R = TypeVar("R")
 
-_MAX_ITEMS: Final = 500
+_MAX_ITEMS: Final = 50  # whoever gets an answer goes on at once, and the schedule shares the event loop
 _MAX_PENDING: Final = 1_000_000  # there is never more than one item of a scope
 _CLAIM_HOLD_S: Final = 2.0
 

@@ -27,7 +27,7 @@ _scope_failures = metrics.counter(
 )
 
 RETRY_LIMIT: Final = 1000
-SLICE: Final = 250
+SLICE: Final = 50
 SCOPES_TIMEOUT_S: Final = 30.0
 DRAIN_S: Final = 10.0
 _FIRST_POLL_S: Final = 1.0
