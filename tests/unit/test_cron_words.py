@@ -196,6 +196,16 @@ def test_the_words_are_made_from_the_meaning(spec: Spec, name: str, now: datetim
     assert name in words or schedule.never_fires
 
 
+def test_the_ends_of_time_are_no_error() -> None:
+    """S8.5: and from 2100 on no clock change is told."""
+    daily = parse("30 2 * * *")
+    for name in ("UTC", "Europe/Berlin", "Australia/Adelaide"):
+        for t in (datetime.min, datetime(2099, 12, 31), datetime(2100, 1, 1), datetime.max):
+            words = describe(daily, zone(name), t.replace(tzinfo=UTC))
+            assert words.startswith(f"every day at 02:30 {name}")
+            assert (";" in words) == (t.year == 2099 and name != "UTC")
+
+
 def meaning(schedule: CronSchedule) -> object:
     """The times of a day, and the days of each month for each weekday that it can begin on."""
     days = [

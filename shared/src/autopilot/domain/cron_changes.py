@@ -10,13 +10,23 @@ from autopilot.domain.cron import CronSchedule, Zone, occurrences, zone
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _HORIZON: Final = timedelta(days=3_653)
+_FORETOLD: Final = datetime(2100, 1, 1, tzinfo=UTC)
 _LISTED: Final = 4
 _HOUR: Final = 3_600
 _DAY: Final = 86_400
+MONTHS: Final = (
+    "January", "February", "March", "April", "May", "June",
+    "July", "August", "September", "October", "November", "December",
+)  # fmt: skip
 
 
 def describe_next_change(schedule: CronSchedule, zone: Zone, now: datetime) -> str | None:
-    """The first change after `now`, within ten years, that moves, drops or repeats some of its times."""
+    """The first change after `now`, within ten years, that moves, drops or repeats some of its times.
+
+    From 2100 on none is told: nobody knows those, and an instant that a caller chose would fill tables for each decade.
+    """
+    if now >= _FORETOLD:
+        return None
     for second, before, after in _changes(zone, now):
         if not _has_time_in(schedule, second + min(before, after), abs(after - before)):
             continue
@@ -94,4 +104,4 @@ def _listed(times: Sequence[datetime], last: str = "and") -> str:
 
 
 def _day(day: date) -> str:
-    return f"{day.day} {day:%B %Y}"
+    return f"{day.day} {MONTHS[day.month - 1]} {day.year}"

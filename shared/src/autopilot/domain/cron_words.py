@@ -12,16 +12,12 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from autopilot.domain.cron import CronSchedule, Zone
-from autopilot.domain.cron_changes import describe_next_change
+from autopilot.domain.cron_changes import MONTHS, describe_next_change
 
 _LISTED_TIMES: Final = 8
 _LISTED_VALUES: Final = 4
 _EVERY_DAY: Final = (1 << 32) - 2
 _MONTH_LENGTHS: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-_MONTHS: Final = (
-    "January", "February", "March", "April", "May", "June",
-    "July", "August", "September", "October", "November", "December",
-)  # fmt: skip
 _WEEKDAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
@@ -90,7 +86,7 @@ class _Days(NamedTuple):
 def _days(schedule: CronSchedule) -> str:
     days = _read_days(schedule)
     every_month = len(days.months) == 12
-    months = "" if every_month else " in " + _run(tuple(_MONTHS[m] for m in days.months), days.months)
+    months = "" if every_month else " in " + _run(tuple(MONTHS[m] for m in days.months), days.months)
     if len(days.dates) == 31:
         return f"every day{months}"
     if not days.dates:
