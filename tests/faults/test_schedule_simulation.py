@@ -29,7 +29,7 @@ async def test_a_year_of_a_thousand_schedules_goes_as_the_rules_say(
 ) -> None:
     """S7.10, S7.11: kills, outages, held locks, failures and edits lose nothing, double nothing, and count what was missed."""
     seed = _seed()
-    story = Story(seed, triggers=int(1000 * SCALE), looks=int(600 * SCALE), changes=int(300 * SCALE))
+    story = Story(seed, triggers=int(1000 * SCALE), looks=int(500 * SCALE), changes=int(300 * SCALE))
     steps = story.write()
     print(_summary(story))
 

@@ -22,6 +22,7 @@ ZONES = (
 )
 RULE_SIZE = 7
 LOOKS_A_WINDOW = 20
+MOST_SICK = 3  # each failure costs a batch its halving
 CHANGES: dict[What | Literal["cron", "zone", "enabled", "catch_up"], int] = {
     "cron": 24,
     "zone": 14,
@@ -32,8 +33,8 @@ CHANGES: dict[What | Literal["cron", "zone", "enabled", "catch_up"], int] = {
     "pause": 8,
     "resume": 12,
     "archive": 1,
-    "poison": 3,
-    "cure": 8,
+    "poison": 10,
+    "cure": 6,
 }
 HOWS: dict[How, int] = {
     "whole": 70,
@@ -87,10 +88,13 @@ class Story:
             changes = self._change_odds
             while self._random.random() < changes:
                 changes -= 1
-                self._now += timedelta(seconds=self._random.choice((0, 0, 1, 59)))
+                due = self.model.next_due()
+                if due is not None and self._now < due < min(end, self._now + timedelta(hours=1)):
+                    self._now = self._random.choice((self._now, due))
+                self._let_pass(0, 0, 1, 59, 240)
                 self._change()
             at = self._next_look()
-            if at >= end:
+            if max(at, self._now) >= end:
                 return
             self._now = at
             self._look()
@@ -127,25 +131,49 @@ class Story:
         self._added += 1
 
     def _change(self) -> None:
+        """Somebody changes something, mostly of a trigger that has just run, is due, or has a plan that failed."""
         what = self._random.choices(list(CHANGES), list(CHANGES.values()))[0]
-        if what in ("pause", "resume", "archive"):
-            self._tell(what, self._random.randrange(self._added) // RULE_SIZE)
-            return
-        busy = self.model.due(self._now + timedelta(minutes=10))
-        trigger = self._random.choice(busy if busy and self._random.random() < 0.5 else range(self._added))
-        if what == "cure":
-            sick = [number for number, one in self.model.schedules.items() if one.poisoned]
+        trigger = self._pick()
+        known = self.model.schedules[trigger]
+        sick = [number for number, one in self.model.schedules.items() if one.poisoned]
+        if what == "cure" or (what == "poison" and len(sick) >= MOST_SICK):
+            what = "cure"
             trigger = self._random.choice(sick or [trigger])
-        if what in ("rename", "delete", "poison", "cure"):
+        if what in ("pause", "resume", "archive"):
+            self._tell(what, known.rule)
+            if what == "pause" and self._random.random() < 0.5:
+                self._let_pass(0, 1, 59)
+                self._tell("resume", known.rule)
+        elif what in ("rename", "delete", "poison", "cure"):
             self._tell(what, self.model.schedules[trigger].rule, trigger)
-            return
-        fresh = random_timing(self._random)
-        changes: dict[str, Any] = {what: getattr(fresh, what)}
-        if what == "catch_up":
-            changes["lateness_s"] = fresh.lateness_s
-        if what == "enabled":
-            changes["enabled"] = self._random.random() < 0.6
-        self._tell("edit", self.model.schedules[trigger].rule, trigger, changes=tuple(changes.items()))
+        elif what == "enabled":
+            self._edit(trigger, enabled=not known.timing.enabled)
+            if known.timing.enabled is False and self._random.random() < 0.5:
+                self._let_pass(0, 1, 59)
+                self._edit(trigger, enabled=True)
+        else:
+            fresh = random_timing(self._random)
+            more = {"lateness_s": fresh.lateness_s} if what == "catch_up" else {}
+            self._edit(trigger, **{what: getattr(fresh, what)}, **more)
+
+    def _pick(self) -> int:
+        models = self.model.schedules.items()
+        recent = self._now - timedelta(minutes=5)
+        groups = (
+            [number for number, one in models if one.retries],
+            self.model.due(self._now),
+            self.model.due(self._now + timedelta(minutes=10)),
+            [number for number, one in models if next(reversed(one.fates), START) > recent],
+            range(self._added),
+        )
+        return self._random.choice(self._random.choice([group for group in groups if group]))
+
+    def _edit(self, trigger: int, **changes: Any) -> None:
+        rule = self.model.schedules[trigger].rule
+        self._tell("edit", rule, trigger, changes=tuple(changes.items()))
+
+    def _let_pass(self, *seconds: int) -> None:
+        self._now += timedelta(seconds=self._random.choice(seconds))
 
     def _tell(self, what: Any, rule: int | None = None, trigger: int | None = None, **more: Any) -> None:
         step = Step(self._now, what, rule, trigger, **more)
@@ -156,8 +184,8 @@ class Story:
 
 def random_timing(rand: random.Random) -> Timing:
     cron = random_cron(rand)
-    often = cron.elapsed and cron.day.bare and cron.weekday.bare
-    catch_up = rand.choices(("latest", "none", "all"), (60, 15, 3 if often else 25))[0]
+    often = len(cron.minute.values) > 2 and len(cron.hour.values) > 4
+    catch_up = rand.choices(("latest", "none", "all"), (60, 15, 8 if often else 30))[0]
     lateness_s = None
     if catch_up == "latest" and rand.random() < 0.5:
         lateness_s = rand.choice((1, 59, 299, 301, 3_600, 86_400, 2_678_400))

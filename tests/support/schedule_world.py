@@ -27,6 +27,7 @@ from autopilot.engine.triggers import NewTrigger, TriggerEdit
 from autopilot.kit import points
 from autopilot.kit.ids import uuid7
 from autopilot.kit.tasks import end
+from autopilot.scheduler.jobs.schedule import LOOK_AGAIN_S
 from autopilot.storage.database import Database
 
 BEFORE_COMMIT = "scheduler.schedule.before_commit"
@@ -115,7 +116,7 @@ class World:
         with points.armed(BEFORE_COMMIT, "block", on_hit=1) as point:
             step = asyncio.create_task(slow.step())
             await point.wait_reached()
-            await self.scheduler.drain()
+            assert await self.scheduler.step() == LOOK_AGAIN_S
             if killed:
                 await end(step)
             else:
