@@ -77,7 +77,8 @@ class Story:
     def _windows(self) -> list[datetime]:
         count = max(1, self._looks // LOOKS_A_WINDOW)
         changes = sorted({at for zone in ZONES for at in clock_changes(zone, START, END)})
-        picked = [at - timedelta(seconds=self._random.randrange(9_000)) for at in changes[:count]]
+        some_changes = self._random.sample(changes, min(len(changes), (count + 1) // 2))
+        picked = [at - timedelta(seconds=self._random.randrange(9_000)) for at in some_changes]
         while len(picked) < count:
             hour = START + timedelta(hours=self._random.randrange(365 * 24))
             picked.append(hour - timedelta(seconds=self._random.choice((0, 1, 45, 299, 300, 600))))
