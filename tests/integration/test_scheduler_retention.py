@@ -218,6 +218,18 @@ async def test_a_body_stays_while_a_run_needs_it_its_own_or_that_of_a_replay(pas
     assert await past.exists("webhook_delivery", done)
 
 
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_a_host_whose_clock_is_an_hour_off_changes_nothing(past: Archive, hours: int) -> None:
+    """S1.4: ids are made by hosts; they bound the look, the database's time decides."""
+    delivery_id = await past.undecided(await past.hook(), "ignored", host_ahead=timedelta(hours=hours))
+    await past.age(90)
+    await past.sweep()
+    assert await past.exists("webhook_delivery", delivery_id)
+    await past.age(90, plus=MOMENT)
+    await past.sweep()
+    assert not await past.exists("webhook_delivery", delivery_id)
+
+
 async def test_a_delivery_that_was_ignored_stays_as_long_as_its_replay(past: Archive) -> None:
     """S7.17, S9.11"""
     hook = await past.hook()

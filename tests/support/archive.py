@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from uuid import UUID
 
 from tests.support import rules
 from tests.support.database_time import DatabaseTime, simulated_time
@@ -126,10 +127,17 @@ class Archive:
         return run_id, delivery_id
 
     async def undecided(
-        self, hook: WebhookTrigger, status: str, *, replayed_from: DeliveryId | None = None
+        self,
+        hook: WebhookTrigger,
+        status: str,
+        *,
+        replayed_from: DeliveryId | None = None,
+        host_ahead: timedelta = timedelta(0),
     ) -> DeliveryId:
-        """A delivery without a run, with its body; one that is `queued` waits in the queue."""
-        delivery_id = DeliveryId(uuid7())
+        """A delivery without a run, with its body, its id made by a host whose clock is ahead; one that is `queued` waits
+        in the queue."""
+        ahead_ms = host_ahead // timedelta(milliseconds=1)
+        delivery_id = DeliveryId(UUID(int=uuid7().int + (ahead_ms << 80)))
         signature = "invalid" if status == "rejected" else "not_required"
         reason = {"rejected": "invalid_signature", "ignored": "event_filtered", "queued": None}[status]
         await execute(
