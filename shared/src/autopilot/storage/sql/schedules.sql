@@ -9,13 +9,20 @@ SELECT extract(epoch FROM (SELECT next_run_at FROM autopilot_trigger
              WHERE state = 'RUNNING' AND job_name = $1 ORDER BY stale_at LIMIT 1)) - clock_timestamp())::float8 AS retry_in_s;
 
 -- name: lock_guarded
--- Level 2 of the lock order: the rules among the first due triggers whose policy looks at what is in flight. One that is locked is
--- left for the next look, so that two schedulers share. The array makes it a look-up by id, however many rules there are.
-SELECT a.id FROM autopilot a
+-- Level 2 of the lock order: rules whose policy looks at what is in flight, as many as a batch of due triggers belongs to. One that is
+-- locked is passed over for a later one, never waited for, so that four schedulers find enough in what is due. The array makes it a
+-- look-up by id, however many rules there are.
+WITH due AS MATERIALIZED (
+    SELECT t.autopilot_id, t.next_run_at FROM autopilot_trigger t
+     WHERE t.next_run_at <= statement_timestamp() ORDER BY t.next_run_at LIMIT 4 * $1::int
+)
+SELECT a.id
+  FROM unnest(ARRAY(SELECT d.autopilot_id FROM due d GROUP BY d.autopilot_id ORDER BY min(d.next_run_at), d.autopilot_id))
+       WITH ORDINALITY AS w (id, place)
+  JOIN autopilot a ON a.id = w.id
  WHERE a.overlap_policy <> 'allow'
-   AND a.id = ANY(ARRAY(SELECT t.autopilot_id FROM autopilot_trigger t
-                         WHERE t.next_run_at <= statement_timestamp() ORDER BY t.next_run_at LIMIT $1))
- ORDER BY a.id
+ ORDER BY w.place
+ LIMIT (SELECT ceil($1::numeric * count(DISTINCT d.autopilot_id) / greatest(count(*), 1)) FROM due d)
    FOR NO KEY UPDATE OF a SKIP LOCKED;
 
 -- name: lock_due
