@@ -237,6 +237,31 @@ async def test_a_stop_during_a_claim_hands_the_plan_back(
     assert row["next_retry_at"] is not None
 
 
+async def test_a_stop_waits_but_seconds_for_a_database_that_is_away(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S15, S1.3: the plan stays RUNNING and is swept later."""
+    clock, begun = FakeClock(), asyncio.Event()
+
+    async def handle(_run: JobRun) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def away(*_args: object) -> None:
+        raise DatabaseUnavailable
+
+    monkeypatch.setattr(Ledger, "fail", away)
+    spec = JobSpec(name="work", handler=handle, cadence=DAY)
+    running = asyncio.create_task(Claimant(database, clock=clock).attempt(spec, EVERYWHERE, PLAN))
+    await begun.wait()
+    running.cancel()
+    while not running.done():
+        await clock.advance(0.5)
+    assert running.cancelled()
+    assert clock.monotonic() < 15
+    assert await states(database) == {EVERYWHERE.id: "RUNNING"}
+
+
 async def test_retries_are_run_though_the_scopes_cannot_be_told(database: Database) -> None:
     """S7.6, S7.7"""
     fails = True

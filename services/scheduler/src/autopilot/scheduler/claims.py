@@ -41,6 +41,7 @@ _failed = metrics.counter("scheduler_plans_failed_total", "Plans that failed, by
 _seconds = metrics.histogram("scheduler_run_seconds", "How long a plan ran", ["job"])
 
 CANCEL_GRACE_S: Final = 5.0
+HAND_BACK_PATIENCE: Final = timedelta(seconds=5)
 SWEEP_LIMIT: Final = 500
 
 
@@ -77,7 +78,7 @@ class Claimant:
         try:
             done = await self._run(spec, lease)
         except asyncio.CancelledError:
-            await self._finish(spec, lease, _STOPPED)
+            await self._hand_back(spec, lease)
             raise
         _seconds.labels(spec.name).observe(self._clock.monotonic() - began)
         await points.hit("scheduler.before_finish")
@@ -135,7 +136,7 @@ class Claimant:
             # What is on its way would be claimed and left to go stale.
             lease = await claiming
             if lease is not None:
-                await self._finish(spec, lease, _STOPPED)
+                await self._hand_back(spec, lease)
             raise
 
     async def _run(self, spec: JobSpec, lease: Lease) -> _Done:
@@ -181,10 +182,16 @@ class Claimant:
                 return
             held_until = asked + stale_s
 
-    async def _finish(self, spec: JobSpec, lease: Lease, done: _Done) -> None:
+    async def _hand_back(self, spec: JobSpec, lease: Lease) -> None:
+        """Let another runner begin the plan; with the database away the stop does not wait for it, and the sweep does that."""
+        await self._finish(spec, lease, _STOPPED, patience=HAND_BACK_PATIENCE)
+
+    async def _finish(
+        self, spec: JobSpec, lease: Lease, done: _Done, *, patience: timedelta | None = None
+    ) -> None:
         """Write the end by the lease's token, again while the database is away and the lease lasts."""
         backoff = Backoff(first_s=0.2, last_s=5.0)
-        give_up_at = self._clock.monotonic() + spec.stale_timeout.total_seconds()
+        give_up_at = self._clock.monotonic() + (patience or spec.stale_timeout).total_seconds()
         while True:
             try:
                 await self._write_end(spec, lease, done)
