@@ -169,6 +169,30 @@ async def test_a_resume_begins_anew(database: Database, setting: Setting) -> Non
     assert await told(database, rule) == ["paused", "recovered"]
 
 
+async def test_a_pause_by_share_that_follows_a_success_shows_a_failed_run_and_its_recovery_is_told(
+    database: Database, setting: Setting
+) -> None:
+    """S7.14: though there is no streak at that moment, and the last recovery was told before the pause."""
+    rule = await old_rule(database, setting)
+    by_share = Limits(pause_streak=0, pause_percent=60, pause_min_runs=5)
+    runs = await end_runs(database, rule, "fff", ago_s=400)
+    await review_rules(database, by_share)
+    await end_runs(database, rule, "c", ago_s=300)
+    await review_rules(database, by_share)
+    await end_runs(database, rule, "c", ago_s=200)
+    await review_rules(database, by_share)
+    [item] = await fetch(database, "SELECT run_id FROM inbox_item WHERE kind = 'autopilot_paused'")
+    assert item["run_id"] == runs[-1]
+
+    async with database.transaction() as conn:
+        edit = AutopilotEdit(status=AutopilotStatus.ACTIVE)
+        await update_autopilot(conn, setting.workspace_id, rule, setting.owner_id, edit)
+    await end_run(database, rule, "completed")
+    for _ in range(2):
+        await review_rules(database, by_share)
+    assert await told(database, rule) == ["failing", "recovered", "paused", "recovered"]
+
+
 async def test_each_streak_and_each_recovery_is_told_once(database: Database, setting: Setting) -> None:
     """S7.14: not each hour, and again for the next streak."""
     rule = await old_rule(database, setting)

@@ -16,9 +16,18 @@ SELECT DISTINCT r.workspace_id, r.autopilot_id
 -- What the newest runs of active rules say, each question answered by a few entries of one index: the failures since the newest success,
 -- the skips since a run last came to work, the failed runs of a week against the completed ones, which are counted no further than the
 -- share needs; and whether the newest notices speak of just that. All of it since the rule was last resumed; an issue that people closed
--- or deleted is no failure.
+-- or deleted is no failure. A pause counts from when it was told: its run may be older than a success that was told before it.
 SELECT a.id AS autopilot_id, a.title, a.creator_id,
-       streak.failures, streak.failed_run, idle.skips, idle.skipped_run, done.id AS completed_run, failed.week_failed, completed.week_completed,
+       streak.failures,
+       coalesce(streak.failed_run,
+                (SELECT r.id
+                   FROM autopilot_run r
+                  WHERE r.autopilot_id = a.id AND r.status = 'failed' AND r.source <> 'manual'
+                    AND r.completed_at > greatest(a.resumed_at, statement_timestamp() - interval '7 days')
+                    AND r.reason_code NOT IN ('issue_cancelled', 'issue_blocked', 'issue_deleted')
+                  ORDER BY r.completed_at DESC
+                  LIMIT 1)) AS failed_run,
+       idle.skips, idle.skipped_run, done.id AS completed_run, failed.week_failed, completed.week_completed,
        coalesce(told.failing_at > since.at, false) AS told_failing,
        coalesce(told.skipping_at > worked.at, false) AS told_skipping,
        coalesce(done.completed_at > told.alarm_at AND (told.recovered_at IS NULL OR told.recovered_at <= told.alarm_at), false) AS recovered
@@ -71,7 +80,8 @@ SELECT a.id AS autopilot_id, a.title, a.creator_id,
                max(x.at) FILTER (WHERE x.kind = 'autopilot_skipping') AS skipping_at,
                max(x.at) FILTER (WHERE x.kind = 'autopilot_recovered') AS recovered_at,
                max(x.at) FILTER (WHERE x.kind IN ('autopilot_failing', 'autopilot_paused')) AS alarm_at
-          FROM (SELECT k.kind, coalesce(r.completed_at, i.created_at) AS at
+          FROM (SELECT k.kind,
+                       CASE k.kind WHEN 'autopilot_paused' THEN i.created_at ELSE coalesce(r.completed_at, i.created_at) END AS at
                   FROM unnest(ARRAY['autopilot_failing', 'autopilot_paused', 'autopilot_skipping', 'autopilot_recovered']) AS k (kind)
                  CROSS JOIN LATERAL (
                         SELECT i.run_id, i.created_at
