@@ -98,3 +98,40 @@ async def test_a_zone_that_is_gone_stops_that_schedule_alone_with_its_error(
     now = await state(database, trigger)
     assert now["next_run_at"] is None
     assert "Nowhere/Gone" in now["schedule_error"]
+
+
+async def test_a_schedule_that_cannot_be_computed_holds_up_no_other(
+    database: Database, trigger: Trigger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S7.7: it stays as it is; the schedule job tells of it when it is due."""
+    await execute(
+        database,
+        """INSERT INTO autopilot_trigger (id, workspace_id, autopilot_id, kind, published_version_id, cron, timezone, catch_up,
+                  tzdata_version, next_run_at)
+           SELECT '00000000-0000-7000-8000-000000000001', workspace_id, autopilot_id, kind, published_version_id, '1 1 1 1 1',
+                  timezone, catch_up, tzdata_version, next_run_at
+             FROM autopilot_trigger WHERE id = $1""",
+        trigger.id,
+    )
+    parse = cron.parse
+
+    def fragile(expr: str) -> cron.CronSchedule:
+        if expr == "1 1 1 1 1":
+            raise OverflowError("a bug")
+        return parse(expr)
+
+    monkeypatch.setattr(cron, "parse", fragile)
+    assert await zones.recompute_all(database, VERSION) == 1
+    assert (await state(database, trigger))["next_run_at"] == trigger.next_run_at
+
+
+@pytest.mark.parametrize(
+    ("stored", "ours", "moved"),
+    [("2020.1.post0", VERSION, 1), ("2020.1", "2020.2.post1", 1), ("2020.1", "2020.1rc0", 0)],
+)
+async def test_a_version_is_compared_by_its_numbers(
+    database: Database, trigger: Trigger, stored: str, ours: str, moved: int
+) -> None:
+    """HAZARDS 25: the package has had releases such as 2021.2.post0."""
+    await execute(database, "UPDATE autopilot_trigger SET tzdata_version = $1", stored)
+    assert await zones.recompute_all(database, ours) == moved

@@ -1,9 +1,11 @@
 -- name: list_outdated
 -- Live schedules whose next occurrence was computed with older zone data than ours, those already due left alone; in id order from an id on.
+-- Of a version its numbers count: what a package release appends (2021.2.post0) says nothing of the data.
 SELECT t.id, t.cron, t.timezone, t.next_run_at, t.schedule_rev, clock_timestamp() AS now
   FROM autopilot_trigger t
  WHERE t.next_run_at > clock_timestamp()
-   AND string_to_array(t.tzdata_version, '.')::int[] < string_to_array($1, '.')::int[]
+   AND string_to_array(substring(t.tzdata_version FROM '^[0-9]+(?:\.[0-9]+)*'), '.')::int[]
+     < string_to_array(substring($1::text FROM '^[0-9]+(?:\.[0-9]+)*'), '.')::int[]
    AND t.id > $2
  ORDER BY t.id
  LIMIT $3;

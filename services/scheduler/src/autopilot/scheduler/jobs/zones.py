@@ -10,11 +10,15 @@ from uuid import UUID
 from autopilot.domain import cron
 from autopilot.domain.errors import InvalidValue
 from autopilot.domain.ids import TriggerId
+from autopilot.kit import log
+from autopilot.kit.faults import place_of
 from autopilot.scheduler.spec import JobRun, JobSpec
 from autopilot.storage import schedule_zones
 from autopilot.storage.database import Database
 from autopilot.storage.executions import Scope
 from autopilot.storage.schedule_zones import OutdatedTrigger, Recomputed
+
+_logger = log.get_logger()
 
 JOB_NAME: Final = "zone_data_update"
 BATCH: Final = 1000
@@ -51,15 +55,19 @@ async def recompute_all(database: Database, version: str) -> int:
         async with database.connection() as conn:
             outdated = await schedule_zones.list_outdated(conn, version, after, BATCH)
             if outdated:
-                count += await schedule_zones.recompute(conn, version, [_recompute(one) for one in outdated])
+                found = [one for one in map(_recompute, outdated) if one is not None]
+                count += await schedule_zones.recompute(conn, version, found)
         if len(outdated) < BATCH:
             return count
         after = outdated[-1].id
 
 
-def _recompute(trigger: OutdatedTrigger) -> Recomputed:
+def _recompute(trigger: OutdatedTrigger) -> Recomputed | None:
     try:
         schedule, zone = cron.parse(trigger.cron), cron.zone(trigger.timezone)
+        return Recomputed(was=trigger, next_run_at=cron.next_after(schedule, zone, trigger.now))
     except InvalidValue as error:
-        return Recomputed(was=trigger, next_run_at=None, error=error.message)
-    return Recomputed(was=trigger, next_run_at=cron.next_after(schedule, zone, trigger.now))
+        return Recomputed(was=trigger, next_run_at=None, error=f"{error.field}: {error.message}")
+    except Exception as error:  # noqa: BLE001 - per-item isolation: when it comes due the schedule job stops it, with its error
+        _logger.warning("recompute_failed", trigger_id=str(trigger.id), where=place_of(error))
+        return None
