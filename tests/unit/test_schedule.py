@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autopilot.domain import cron
+from autopilot.domain import schedule as schedules
 from autopilot.domain.cron import next_after, occurrences, parse, zone
 from autopilot.domain.errors import InvalidValue
 from autopilot.domain.schedule import (
@@ -183,6 +185,37 @@ def test_a_due_time_that_the_expression_no_longer_gives_still_counts(catch_up: C
     decision = decide("0 9 * * *", "2026-06-01T08:30", "2026-06-01T08:30:05", catch_up)
     assert decision == DueDecision(
         plans=(Planned(planned_at=at("2026-06-01T08:30")),), next_run_at=at("2026-06-01T09:00")
+    )
+
+
+@pytest.mark.parametrize("catch_up", CatchUp)
+@pytest.mark.parametrize("back", [timedelta(0), timedelta(hours=1)], ids=["the same", "an earlier one"])
+def test_an_occurrence_that_does_not_move_on_is_an_error_and_no_endless_loop(
+    monkeypatch: pytest.MonkeyPatch, catch_up: CatchUp, back: timedelta
+) -> None:
+    """S8.5, CASES CR4: the trigger stops with it, and the process goes on."""
+
+    def broken(_schedule: cron.CronSchedule, _zone: cron.Zone, t: datetime) -> datetime:
+        return t - back
+
+    monkeypatch.setattr(schedules, "next_after", broken)
+    monkeypatch.setattr(cron, "next_after", broken)
+    with pytest.raises(ArithmeticError, match="the next occurrence is given as"):
+        decide("0 9 * * *", "2026-06-01T09:00", "2026-06-03T09:00", catch_up)
+
+
+def test_the_search_for_the_newest_occurrence_ends_also_where_the_next_one_is_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CASES CR4"""
+
+    def broken(_schedule: cron.CronSchedule, _zone: cron.Zone, t: datetime) -> datetime:
+        return t
+
+    known = at("2026-06-01T09:00")
+    monkeypatch.setattr(cron, "next_after", broken)
+    assert (
+        cron.newest_until(parse("0 9 * * *"), zone("UTC"), known=known, until=at("2026-06-03T09:00")) == known
     )
 
 

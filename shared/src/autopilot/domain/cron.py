@@ -123,7 +123,7 @@ def newest_until(schedule: CronSchedule, zone: Zone, *, known: datetime, until: 
     """
     newest, beyond = known, until
     following = next_after(schedule, zone, newest)
-    while following is not None and following <= until:
+    while following is not None and newest < following <= until:
         newest = following
         middle = newest + (beyond - newest) / 2
         if middle > newest:

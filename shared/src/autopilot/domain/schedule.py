@@ -109,11 +109,11 @@ def _decide_newest(
     schedule: CronSchedule, zone: Zone, first_due: datetime, now: datetime, lateness: timedelta
 ) -> DueDecision:
     newest, due = first_due, 1
-    following = next_after(schedule, zone, first_due)
+    following = _following(schedule, zone, first_due)
     if following is not None and following <= now:
         newest = newest_until(schedule, zone, known=following, until=now)
         due = _count(schedule, zone, first_due, newest)
-        following = next_after(schedule, zone, now)
+        following = _following(schedule, zone, now)
     if now - newest > lateness:
         plan = _missed(newest, due)
     else:
@@ -134,10 +134,10 @@ def _decide_all(
     kept: deque[datetime] = deque(maxlen=keep + 1)
     t: datetime | None = first_due
     if first_due < window_start:
-        t = next_after(schedule, zone, window_start - timedelta(microseconds=1))
+        t = _following(schedule, zone, window_start - timedelta(microseconds=1))
     while t is not None and t <= now:
         kept.append(t)
-        t = next_after(schedule, zone, t)
+        t = _following(schedule, zone, t)
     plans: list[Planned] = []
     if len(kept) > keep:
         last_missed = kept.popleft()
@@ -149,7 +149,17 @@ def _decide_all(
     runs = list(kept)
     plans += [Planned(planned_at=planned_at) for planned_at in runs[:max_plans]]
     rest = runs[max_plans:]
-    return DueDecision(plans=tuple(plans), next_run_at=rest[0] if rest else next_after(schedule, zone, now))
+    return DueDecision(plans=tuple(plans), next_run_at=rest[0] if rest else _following(schedule, zone, now))
+
+
+def _following(schedule: CronSchedule, zone: Zone, t: datetime) -> datetime | None:
+    """The next occurrence, and a proof that it is later: one that is not would be settled again and again."""
+    following = next_after(schedule, zone, t)
+    if following is not None and following <= t:
+        raise ArithmeticError(
+            f"after {t.isoformat()} the next occurrence is given as {following.isoformat()}"
+        )
+    return following
 
 
 def _missed(planned_at: datetime, count: int) -> Planned:
