@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -21,7 +22,8 @@ from autopilot.scheduler.jobs import retention
 from autopilot.scheduler.jobs.retention import delete_old, kept_by, retention_job
 from autopilot.scheduler.manager import RunningJob
 from autopilot.scheduler.spec import JobRun, JobSpec, Registry
-from autopilot.storage.errors import ConstraintViolated
+from autopilot.storage import retention as pages
+from autopilot.storage.errors import ConstraintViolated, Contention
 
 BEFORE_COMMIT, AFTER_BATCH = "scheduler.retention.before_commit", "scheduler.retention.after_batch"
 EMPTY = {
@@ -208,6 +210,20 @@ async def test_a_kind_that_fails_harms_no_other_and_is_told(past: Archive) -> No
         await delete_old(past.database, KEEP)
     counts = await past.counts()
     assert (counts["run_event"], counts["run_stats_hourly"], counts["autopilot_run"]) == (0, 0, 6)
+
+
+async def test_a_kind_whose_pages_take_too_long_to_find_harms_no_other_and_is_told(
+    past: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S7.7: the statement's timeout is no outage."""
+
+    async def slow(*_given: object) -> list[UUID]:
+        raise Contention("QueryCanceledError: canceling statement due to statement timeout")
+
+    monkeypatch.setattr(pages, "find_old_bodies", slow)
+    with pytest.raises(Contention):
+        await delete_old(past.database, KEEP)
+    assert (await past.counts()).items() >= EMPTY.items()
 
 
 async def test_the_job_is_registered_as_it_is_and_records_what_it_did(past: Archive) -> None:

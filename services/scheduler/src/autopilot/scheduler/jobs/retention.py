@@ -108,9 +108,9 @@ async def delete_old(
             began = clock.monotonic()
             try:
                 count = await step()
-            except InfrastructureError:
-                raise
-            except Exception as error:  # noqa: BLE001 - per-item isolation: one kind harms no other
+            except Exception as error:
+                if isinstance(error, InfrastructureError) and not isinstance(error, Contention):
+                    raise
                 _logger.warning("retention_failed", kind=kind, where=place_of(error))
                 failures.append(error)
                 count = None
