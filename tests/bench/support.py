@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import statistics
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -19,7 +20,13 @@ Measure = Callable[[], Awaitable[float]]
 
 @asynccontextmanager
 async def bench_database(**settings: str) -> AsyncIterator[str]:
-    """The URL of a fresh migrated database on a durable server (fsync and synchronous_commit on), gone afterwards."""
+    """The URL of a fresh migrated database on a durable server (fsync and synchronous_commit on), gone afterwards.
+
+    Also after SIGTERM, as when a time limit ends the benchmark: its server must not outlive it.
+    """
+    measuring = asyncio.current_task()
+    assert measuring is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, measuring.cancel)
     with tempfile.TemporaryDirectory(prefix="autopilot-bench-") as folder:
         Path(folder).chmod(0o755)
         given = {"shared_buffers": "512MB", "max_wal_size": "4GB", **settings}
