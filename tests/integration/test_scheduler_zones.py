@@ -135,3 +135,44 @@ async def test_a_version_is_compared_by_its_numbers(
     """HAZARDS 25: the package has had releases such as 2021.2.post0."""
     await execute(database, "UPDATE autopilot_trigger SET tzdata_version = $1", stored)
     assert await zones.recompute_all(database, ours) == moved
+
+
+async def stop(database: Database, trigger: Trigger, *, timezone: str, version: str = VERSION) -> None:
+    await execute(
+        database,
+        "UPDATE autopilot_trigger SET next_run_at = NULL, schedule_error = 'timezone: unknown', timezone = $2,"
+        " tzdata_version = $3 WHERE id = $1",
+        *(trigger.id, timezone, version),
+    )
+
+
+async def test_a_schedule_that_older_data_stopped_goes_on_with_data_that_knows_its_zone(
+    database: Database, trigger: Trigger
+) -> None:
+    """In a rolling upgrade the old replica meets a zone it does not know; nobody should have to edit the rule."""
+    await stop(database, trigger, timezone="Europe/Berlin")
+    assert await zones.recompute_all(database, VERSION) == 1
+    now = await state(database, trigger)
+    assert (now["next_run_at"], now["schedule_error"]) == (trigger.next_run_at, None)
+
+
+async def test_a_schedule_that_is_still_unreadable_keeps_its_error_and_is_not_written_again(
+    database: Database, trigger: Trigger
+) -> None:
+    await stop(database, trigger, timezone="Nowhere/Gone", version="2020.1")
+    assert await zones.recompute_all(database, VERSION) == 0
+    assert (await state(database, trigger))["schedule_error"] == "timezone: unknown"
+
+
+@pytest.mark.parametrize("edit", ["paused", "disabled", "newer"])
+async def test_a_stopped_schedule_that_may_not_run_is_left_alone(
+    database: Database, trigger: Trigger, edit: str
+) -> None:
+    """A rule that is off stays off, and data that is older than the row's own decides nothing."""
+    await stop(database, trigger, timezone="Europe/Berlin", version="9999.1" if edit == "newer" else VERSION)
+    if edit == "paused":
+        await execute(database, "UPDATE autopilot SET status = 'paused' WHERE id = $1", trigger.autopilot_id)
+    elif edit == "disabled":
+        await execute(database, "UPDATE autopilot_trigger SET enabled = false WHERE id = $1", trigger.id)
+    assert await zones.recompute_all(database, VERSION) == 0
+    assert (await state(database, trigger))["next_run_at"] is None

@@ -15,12 +15,12 @@ SQL = queries.load("schedule_zones")
 
 
 class OutdatedTrigger(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule to compute anew; `now` is the database's clock when it was read."""
+    """A schedule to compute anew, stopped by an error where `next_run_at` is None; `now` is the database's clock when it was read."""
 
     id: TriggerId
     cron: str
     timezone: str
-    next_run_at: datetime
+    next_run_at: datetime | None
     schedule_rev: int
     now: datetime
 

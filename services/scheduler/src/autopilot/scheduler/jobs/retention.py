@@ -119,8 +119,8 @@ async def delete_old(
                 continue
             counts[kind] += count
             _deleted.labels(kind).inc(count)
-            if count:
-                await clock.sleep(REST * (clock.monotonic() - began))
+            # Also after a page of which all was kept: it was found, locked and judged like any other.
+            await clock.sleep(REST * (clock.monotonic() - began))
     if failures:
         raise failures[0]
     return {**counts, "finished": not steps}

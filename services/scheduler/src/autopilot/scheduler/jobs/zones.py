@@ -21,11 +21,14 @@ from autopilot.storage.schedule_zones import OutdatedTrigger, Recomputed
 _logger = log.get_logger()
 
 JOB_NAME: Final = "zone_data_update"
-BATCH: Final = 1000
+# A page is computed in one go on the loop that the schedule runs on too, so it takes a few milliseconds at most.
+BATCH: Final = 100
 
 
 def zones_job(database: Database) -> JobSpec:
     """The job, hourly, with the version of the zone data as its scope: only newer data replaces older (HAZARDS 25).
+
+    It also gives schedules that were stopped another try: a replica with older data may not know a new zone.
 
     Hourly, since a replica of the release before may go on saving schedules with its older data for a while.
     """
@@ -67,6 +70,8 @@ def _recompute(trigger: OutdatedTrigger) -> Recomputed | None:
         schedule, zone = cron.parse(trigger.cron), cron.zone(trigger.timezone)
         return Recomputed(was=trigger, next_run_at=cron.next_after(schedule, zone, trigger.now))
     except InvalidValue as error:
+        if trigger.next_run_at is None:
+            return None  # stopped before, and still for a reason
         return Recomputed(was=trigger, next_run_at=None, error=f"{error.field}: {error.message}")
     except Exception as error:  # noqa: BLE001 - per-item isolation: when it comes due the schedule job stops it, with its error
         _logger.warning("recompute_failed", trigger_id=str(trigger.id), where=place_of(error))
