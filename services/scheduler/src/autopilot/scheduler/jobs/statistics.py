@@ -25,7 +25,8 @@ def statistics_job(database: Database) -> JobSpec:
         cadence=HOUR,
         schedule_delay=timedelta(minutes=5),
         catch_up=CatchUpMode.EVERY_PLAN,
-        catch_up_window=timedelta(days=31),
+        # A day less than the shortest time that runs may be kept: no hour is counted anew when some of its runs are gone.
+        catch_up_window=timedelta(days=30),
         max_plans_per_tick=24,
         stale_reentry=True,
         max_attempts=3,
