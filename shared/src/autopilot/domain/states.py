@@ -71,8 +71,8 @@ class RunStatus(StrEnum):
     SKIPPED = "skipped"
 
 
-RUN_FINAL = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.SKIPPED})
 RUN_STARTED = frozenset({RunStatus.ISSUE_CREATED, RunStatus.RUNNING})
+# The drawing of S2; the database refuses every other transition by itself (autopilot_run_transition).
 RUN_NEXT: dict[RunStatus, frozenset[RunStatus]] = {
     RunStatus.PENDING: RUN_STARTED | {RunStatus.SKIPPED, RunStatus.FAILED},
     RunStatus.ISSUE_CREATED: frozenset({RunStatus.COMPLETED, RunStatus.FAILED}),
@@ -159,9 +159,6 @@ class ReasonCode(StrEnum):
     INTERNAL_ERROR = "internal_error"
     MISSING_SIGNATURE = "missing_signature"
     INVALID_SIGNATURE = "invalid_signature"
-
-
-DELIVERY_ONLY_REASONS = frozenset({ReasonCode.MISSING_SIGNATURE, ReasonCode.INVALID_SIGNATURE})
 
 
 class AttributionSource(StrEnum):

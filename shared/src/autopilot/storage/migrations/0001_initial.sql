@@ -771,7 +771,7 @@ BEGIN
         IF EXISTS (
             SELECT 1 FROM new_rows n JOIN old_rows o ON o.id = n.id
              WHERE o.status <> n.status
-               AND CASE o.status WHEN 'pending' THEN n.status = 'completed' ELSE o.completed_at IS NOT NULL OR n.completed_at IS NULL END)
+               AND CASE o.status WHEN 'pending' THEN n.status = 'completed' ELSE o.completed_at IS NOT NULL OR n.status NOT IN ('completed', 'failed') END)
         THEN
             RAISE EXCEPTION 'a run cannot change its status in this way'
                 USING ERRCODE = 'integrity_constraint_violation', CONSTRAINT = 'autopilot_run_transition';
