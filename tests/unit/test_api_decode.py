@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autopilot.domain.errors import InvalidValue
+from autopilot.domain.permissions import Action
 from autopilot.kit.http import Problem
 from autopilot.rules_api.decode import fit, refusal
 from autopilot.rules_api.endpoint import Call, get, post
@@ -109,6 +110,6 @@ def test_a_handler_that_no_request_can_reach_is_refused_at_import() -> None:
     async def with_stray(call: Call, other_id: UUID) -> None: ...
 
     with pytest.raises(TypeError, match="Call"):
-        post("/x", without_call)
+        post("/x", without_call, right=Action.READ)
     with pytest.raises(TypeError, match="other_id"):
         get("/x/{some_id}", with_stray)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autopilot.domain.permissions import ALLOWED, Action, Role, may
+from autopilot.domain.permissions import ALLOWED, Action, Role, TokenKind, may, tokens_for
 
 EVERYONE = {"owner", "admin", "member"}
 ADMINS = {"owner", "admin"}
@@ -12,14 +12,17 @@ ADMINS = {"owner", "admin"}
 # Who may: by role alone, and whether being its creator or a collaborator suffices for a plain member.
 EXPECTED = {
     Action.READ: (EVERYONE, True, True),  # S6.1
+    Action.SELF: (EVERYONE, True, True),  # S6.8
     Action.AUTOPILOT_CREATE: (EVERYONE, True, True),  # S6.1
     Action.AUTOPILOT_WRITE: (ADMINS, True, True),  # S6.2
+    Action.AUTOPILOT_RUN: (ADMINS, True, True),  # S13.6
     Action.AUTOPILOT_MANAGE_ACCESS: (ADMINS, True, False),  # S6.3
     Action.AUTOPILOT_HAND_OVER: (ADMINS, True, False),  # S5.8
     Action.AGENT_CREATE: (EVERYONE, True, True),
     Action.AGENT_EDIT: (ADMINS, True, False),  # S6.8 from here on
     Action.AGENT_SHARE: (set(), True, False),
     Action.RUNTIME_EDIT: (ADMINS, True, False),
+    Action.RUNTIME_SERVE: (set(), False, False),
     Action.SQUAD_CREATE: (EVERYONE, True, True),
     Action.SQUAD_EDIT: (ADMINS, True, False),
     Action.PROJECT_CREATE: (EVERYONE, True, True),
@@ -56,3 +59,12 @@ def test_an_admin_does_not_share_an_agent_of_another() -> None:
     """S4.4, S6.8: a role opens no private agent."""
     assert not may(Action.AGENT_SHARE, Role.OWNER)
     assert not may(Action.AGENT_SHARE, Role.ADMIN)
+
+
+@pytest.mark.parametrize("action", Action)
+def test_a_service_token_reads_and_runs_and_a_runtime_token_only_serves(action: Action) -> None:
+    """S13.6: everything else is for persons."""
+    kinds = tokens_for(action)
+    assert (TokenKind.SERVICE in kinds) == (action in (Action.READ, Action.AUTOPILOT_RUN))
+    assert (TokenKind.RUNTIME in kinds) == (action is Action.RUNTIME_SERVE)
+    assert (TokenKind.PERSONAL in kinds) == (action is not Action.RUNTIME_SERVE)

@@ -45,7 +45,7 @@ async def request_run(conn: Conn, request: RunRequest) -> RunId:
     rule = await find_rule(conn, request.workspace_id, request.autopilot_id)
     if request.person is not None:
         role = await hold_people(conn, request.workspace_id, request.person)
-        await require(conn, rule, request.person, role, Action.AUTOPILOT_WRITE)
+        await require(conn, rule, request.person, role, Action.AUTOPILOT_RUN)
     earlier = await _find_earlier(conn, request)
     if earlier is not None:
         return earlier

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from autopilot.domain.errors import Forbidden, InvalidValue, NotFound
 from autopilot.domain.ids import TokenId, UserId, WorkspaceId
-from autopilot.domain.permissions import Action, Role, TokenKind, may
+from autopilot.domain.permissions import Action, Role, TokenKind, may, tokens_for
 from autopilot.kit.http import Problem
 from autopilot.storage import tokens
 from autopilot.storage.database import Database
@@ -24,10 +24,7 @@ PREFIXES: Final[dict[TokenKind, str]] = {
 }
 WORKSPACE_HEADER: Final = "X-Workspace"
 
-# Who may use a route, unless it says otherwise: a service token reads (S13.6), a runtime token has its own routes.
-READERS: Final = frozenset({TokenKind.PERSONAL, TokenKind.SERVICE})
-PERSONS: Final = frozenset({TokenKind.PERSONAL})
-RUNTIMES: Final = frozenset({TokenKind.RUNTIME})
+READERS: Final = tokens_for(Action.READ)
 
 _BEARER = re.compile(r"bearer +((?:apt|aps|apr)_[A-Za-z0-9_-]{1,200})", re.IGNORECASE)
 _SLUG = re.compile(r"[a-z0-9-]{1,63}")

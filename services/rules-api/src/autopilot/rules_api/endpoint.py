@@ -3,7 +3,7 @@
 A handler's first parameter is a `Call` (in a workspace) or a `PersonCall` (a person, in a workspace or in none). Then, by
 name: `body` and `query`, structs that the request must fit; any other is a parameter of the path, of type UUID or
 str. It returns a struct or a list (JSON; an integer `version` is its ETag too), None (204), or a response of its own
-such as a stream.
+such as a stream. Its docstring, and those of the structs, are the words of the OpenAPI document.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import msgspec
 from aiohttp import web
 
 from autopilot.domain.errors import NotFound
-from autopilot.domain.permissions import TokenKind
+from autopilot.domain.permissions import Action, tokens_for
 from autopilot.kit.http import json_response
 from autopilot.rules_api import auth, decode
 from autopilot.rules_api.auth import Caller, Session
 from autopilot.rules_api.deps import Deps
+from autopilot.rules_api.problems import Code
 from autopilot.storage.database import Database
 
 
@@ -51,15 +52,35 @@ class PersonCall(msgspec.Struct, frozen=True, kw_only=True):
 
 Handler = Callable[..., Awaitable[Any]]
 
+# A code with the status it usually has, or with another that comes first.
+Refusal = Code | tuple[int, Code]
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """A header that a route reads beside the usual ones."""
+
+    name: str
+    about: str
+    pattern: str | None = None
+
+
+IDEMPOTENCY_KEY = Header(
+    name="Idempotency-Key",
+    about="A repetition with the same key and body gets the first one's result. At most 255 characters.",
+    pattern=r"^[!-~]([ -~]{0,253}[!-~])?$",
+)
+
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """One method of one path; `tokens` are the kinds that may use it."""
+    """One method of one path, the right that it needs, and what it may refuse beside what its shape implies."""
 
     method: str
     path: str
     handler: Handler
-    tokens: frozenset[TokenKind]
+    right: Action
     status: int
+    refusals: tuple[Refusal, ...]
+    headers: tuple[Header, ...]
     needs_workspace: bool
     body: type[msgspec.Struct]
     query: type[msgspec.Struct] | None
@@ -67,25 +88,47 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     answer: Any
 
 
-def get(path: str, handler: Handler, *, tokens: frozenset[TokenKind] = auth.READERS) -> Route:
-    return route("GET", path, handler, tokens=tokens, status=200)
+def get(
+    path: str,
+    handler: Handler,
+    *,
+    right: Action = Action.READ,
+    refusals: tuple[Refusal, ...] = (),
+    headers: tuple[Header, ...] = (),
+) -> Route:
+    return route("GET", path, handler, right=right, status=200, refusals=refusals, headers=headers)
 
 
 def post(
-    path: str, handler: Handler, *, status: int = 201, tokens: frozenset[TokenKind] = auth.PERSONS
+    path: str,
+    handler: Handler,
+    *,
+    right: Action,
+    status: int = 201,
+    refusals: tuple[Refusal, ...] = (),
+    headers: tuple[Header, ...] = (),
 ) -> Route:
-    return route("POST", path, handler, tokens=tokens, status=status)
+    return route("POST", path, handler, right=right, status=status, refusals=refusals, headers=headers)
 
 
-def patch(path: str, handler: Handler, *, tokens: frozenset[TokenKind] = auth.PERSONS) -> Route:
-    return route("PATCH", path, handler, tokens=tokens, status=200)
+def patch(path: str, handler: Handler, *, right: Action, refusals: tuple[Refusal, ...] = ()) -> Route:
+    return route("PATCH", path, handler, right=right, status=200, refusals=refusals)
 
 
-def delete(path: str, handler: Handler, *, tokens: frozenset[TokenKind] = auth.PERSONS) -> Route:
-    return route("DELETE", path, handler, tokens=tokens, status=200)
+def delete(path: str, handler: Handler, *, right: Action, refusals: tuple[Refusal, ...] = ()) -> Route:
+    return route("DELETE", path, handler, right=right, status=200, refusals=refusals)
 
 
-def route(method: str, path: str, handler: Handler, *, tokens: frozenset[TokenKind], status: int) -> Route:
+def route(
+    method: str,
+    path: str,
+    handler: Handler,
+    *,
+    right: Action,
+    status: int,
+    refusals: tuple[Refusal, ...] = (),
+    headers: tuple[Header, ...] = (),
+) -> Route:
     """Read the handler's signature; what it cannot mean is refused here, when the module is imported."""
     hints = get_type_hints(handler)
     first, *others = inspect.signature(handler).parameters
@@ -101,8 +144,10 @@ def route(method: str, path: str, handler: Handler, *, tokens: frozenset[TokenKi
         method=method,
         path=path,
         handler=handler,
-        tokens=tokens,
+        right=right,
         status=status,
+        refusals=refusals,
+        headers=headers,
         needs_workspace=hints[first] is Call,
         body=body,
         query=hints.get("query"),
@@ -114,9 +159,10 @@ def route(method: str, path: str, handler: Handler, *, tokens: frozenset[TokenKi
 def bind(deps: Deps, found: Route) -> web.RouteDef:
     """The route as aiohttp serves it: authenticate, read, call, answer."""
     takes_body = found.body is not decode.Nothing
+    kinds = tokens_for(found.right)
 
     async def serve(request: web.Request) -> web.StreamResponse:
-        session = await auth.authenticate(deps.database, request, found.tokens)
+        session = await auth.authenticate(deps.database, request, kinds)
         call: Call | PersonCall
         if found.needs_workspace:
             call = Call(deps=deps, caller=session.caller, request=request)

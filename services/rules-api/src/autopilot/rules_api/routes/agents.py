@@ -14,6 +14,7 @@ from autopilot.rules_api.auth import Caller
 from autopilot.rules_api.endpoint import Call, delete, get, patch, post
 from autopilot.rules_api.paging import Page, page_of
 from autopilot.rules_api.presence import is_sent, sent
+from autopilot.rules_api.problems import Code
 from autopilot.rules_api.wire.agents import (
     AgentCreate,
     AgentPatch,
@@ -175,11 +176,19 @@ def _show(agent: Agent, caller: Caller) -> AgentView:
 
 
 ROUTES = (
-    post("/api/agents", create_agent),
+    post("/api/agents", create_agent, right=Action.AGENT_CREATE, refusals=(Code.NAME_TAKEN,)),
     get("/api/agents", list_agents),
     get("/api/agents/{agent_id}", get_agent),
-    patch("/api/agents/{agent_id}", update_agent),
-    delete("/api/agents/{agent_id}", archive_agent),
-    post("/api/agents/{agent_id}/shares", share_agent, status=200),
-    delete("/api/agents/{agent_id}/shares/{user_id}", unshare_agent),
+    patch(
+        "/api/agents/{agent_id}",
+        update_agent,
+        right=Action.AGENT_EDIT,
+        refusals=(
+            Code.NAME_TAKEN,
+            Code.ARCHIVED,
+        ),
+    ),
+    delete("/api/agents/{agent_id}", archive_agent, right=Action.AGENT_EDIT),
+    post("/api/agents/{agent_id}/shares", share_agent, status=200, right=Action.AGENT_SHARE),
+    delete("/api/agents/{agent_id}/shares/{user_id}", unshare_agent, right=Action.AGENT_SHARE),
 )

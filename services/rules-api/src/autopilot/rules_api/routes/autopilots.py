@@ -6,11 +6,13 @@ from uuid import UUID
 
 from autopilot.bus.subjects import wake_schedule
 from autopilot.domain.ids import AutopilotId
+from autopilot.domain.permissions import Action
 from autopilot.engine import rules
 from autopilot.engine.rule_access import find_rule
 from autopilot.kit.ids import uuid7
 from autopilot.rules_api.endpoint import Call, delete, get, patch, post
 from autopilot.rules_api.paging import Page, page_of
+from autopilot.rules_api.problems import Code
 from autopilot.rules_api.revisions import expected_version
 from autopilot.rules_api.wire.autopilots import (
     AutopilotCreate,
@@ -119,8 +121,24 @@ async def _show(conn: Conn, call: Call, autopilot: Autopilot) -> AutopilotDetail
 
 ROUTES = (
     get("/api/autopilots", list_autopilots),
-    post("/api/autopilots", create_autopilot),
+    post(
+        "/api/autopilots",
+        create_autopilot,
+        right=Action.AUTOPILOT_CREATE,
+        refusals=(
+            Code.INVOCATION_NOT_ALLOWED,
+            Code.AGENT_RUNTIME_REQUIRED,
+        ),
+    ),
     get("/api/autopilots/{autopilot_id}", get_autopilot),
-    patch("/api/autopilots/{autopilot_id}", update_autopilot),
-    delete("/api/autopilots/{autopilot_id}", archive_autopilot),
+    patch(
+        "/api/autopilots/{autopilot_id}",
+        update_autopilot,
+        right=Action.AUTOPILOT_WRITE,
+        refusals=(
+            Code.INVOCATION_NOT_ALLOWED,
+            Code.AGENT_RUNTIME_REQUIRED,
+        ),
+    ),
+    delete("/api/autopilots/{autopilot_id}", archive_autopilot, right=Action.AUTOPILOT_WRITE),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from autopilot.domain.ids import AutopilotId, UserId
+from autopilot.domain.permissions import Action
 from autopilot.engine.rule_access import grant, revoke
 from autopilot.rules_api.endpoint import Call, delete, post
 from autopilot.rules_api.wire.collaborators import (
@@ -39,6 +40,15 @@ async def remove_collaborator(call: Call, autopilot_id: UUID, user_id: UUID) -> 
 
 
 ROUTES = (
-    post("/api/autopilots/{autopilot_id}/collaborators", add_collaborator, status=200),
-    delete("/api/autopilots/{autopilot_id}/collaborators/{user_id}", remove_collaborator),
+    post(
+        "/api/autopilots/{autopilot_id}/collaborators",
+        add_collaborator,
+        status=200,
+        right=Action.AUTOPILOT_MANAGE_ACCESS,
+    ),
+    delete(
+        "/api/autopilots/{autopilot_id}/collaborators/{user_id}",
+        remove_collaborator,
+        right=Action.AUTOPILOT_MANAGE_ACCESS,
+    ),
 )

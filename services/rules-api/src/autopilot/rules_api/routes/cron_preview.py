@@ -6,6 +6,7 @@ from autopilot.domain import cron
 from autopilot.domain.cron_words import describe
 from autopilot.kit.http import Problem
 from autopilot.rules_api.endpoint import Call, get
+from autopilot.rules_api.problems import Code
 from autopilot.rules_api.wire.cron_preview import CronPreview, CronPreviewQuery
 from autopilot.storage import facts
 
@@ -30,4 +31,10 @@ async def preview_cron(call: Call, query: CronPreviewQuery) -> CronPreview:
     )
 
 
-ROUTES = (get("/api/autopilots/cron-preview", preview_cron),)
+ROUTES = (
+    get(
+        "/api/autopilots/cron-preview",
+        preview_cron,
+        refusals=((400, Code.INVALID_CRON), (400, Code.INVALID_TIMEZONE)),
+    ),
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from autopilot.domain.errors import NotFound
-from autopilot.rules_api.auth import PERSONS
+from autopilot.domain.permissions import Action
 from autopilot.rules_api.endpoint import Call, get, post
 from autopilot.rules_api.paging import Page, page_of
 from autopilot.rules_api.wire.inbox import InboxItemView, InboxQuery, show_item
@@ -35,6 +35,6 @@ async def read_item(call: Call, item_id: UUID) -> InboxItemView:
 
 
 ROUTES = (
-    get("/api/inbox", list_inbox, tokens=PERSONS),
-    post("/api/inbox/{item_id}/read", read_item, status=200),
+    get("/api/inbox", list_inbox, right=Action.SELF),
+    post("/api/inbox/{item_id}/read", read_item, status=200, right=Action.SELF),
 )

@@ -139,8 +139,8 @@ _ISSUE = "/api/issues/{issue}"
 ROUTES = (
     get("/api/issues", list_issues),
     get(_ISSUE, get_issue),
-    patch(_ISSUE, update_issue),
-    delete(_ISSUE, delete_issue),
+    patch(_ISSUE, update_issue, right=Action.ISSUE_WRITE),
+    delete(_ISSUE, delete_issue, right=Action.ISSUE_WRITE),
     get(_ISSUE + "/comments", list_comments),
-    post(_ISSUE + "/comments", add_comment),
+    post(_ISSUE + "/comments", add_comment, right=Action.ISSUE_WRITE),
 )

@@ -13,6 +13,7 @@ from autopilot.kit.ids import uuid7
 from autopilot.rules_api.endpoint import Call, get, patch, post
 from autopilot.rules_api.paging import Page, PageQuery, page_of
 from autopilot.rules_api.presence import sent
+from autopilot.rules_api.problems import Code
 from autopilot.rules_api.wire.workspaces import MemberAdd, MemberPatch, MemberView
 from autopilot.storage import members
 from autopilot.storage.database import Conn
@@ -74,7 +75,7 @@ def _show(member: Member) -> MemberView:
 
 ROUTES = (
     get("/api/members", list_members),
-    post("/api/members", add_member),
+    post("/api/members", add_member, right=Action.MEMBER_MANAGE, refusals=(Code.ALREADY_MEMBER,)),
     get("/api/members/{user_id}", get_member),
-    patch("/api/members/{user_id}", update_member),
+    patch("/api/members/{user_id}", update_member, right=Action.MEMBER_MANAGE, refusals=(Code.LAST_OWNER,)),
 )

@@ -12,6 +12,7 @@ from autopilot.rules_api.auth import Caller
 from autopilot.rules_api.endpoint import Call, delete, get, patch, post
 from autopilot.rules_api.paging import Page, PageQuery, page_of
 from autopilot.rules_api.presence import sent
+from autopilot.rules_api.problems import Code
 from autopilot.rules_api.wire.projects import ProjectCreate, ProjectPatch, ProjectView
 from autopilot.storage import projects
 from autopilot.storage.database import Conn
@@ -85,9 +86,11 @@ def _show(project: Project, caller: Caller) -> ProjectView:
 
 
 ROUTES = (
-    post("/api/projects", create_project),
+    post("/api/projects", create_project, right=Action.PROJECT_CREATE, refusals=(Code.NAME_TAKEN,)),
     get("/api/projects", list_projects),
     get("/api/projects/{project_id}", get_project),
-    patch("/api/projects/{project_id}", update_project),
-    delete("/api/projects/{project_id}", delete_project),
+    patch(
+        "/api/projects/{project_id}", update_project, right=Action.PROJECT_EDIT, refusals=(Code.NAME_TAKEN,)
+    ),
+    delete("/api/projects/{project_id}", delete_project, right=Action.PROJECT_EDIT),
 )

@@ -11,15 +11,15 @@ import msgspec
 from autopilot.bus.subjects import wake_dispatch
 from autopilot.domain.errors import InvalidValue, NotFound
 from autopilot.domain.ids import AutopilotId, RunId
+from autopilot.domain.permissions import Action
 from autopilot.domain.states import RunStatus, Source
 from autopilot.domain.webhook.body import BadBody, parse_body
 from autopilot.engine.request_run import KEY_FIELD, RunRequest, request_run
 from autopilot.engine.rule_access import find_rule
 from autopilot.kit.ids import uuid7
-from autopilot.rules_api.auth import PERSONS, READERS
-from autopilot.rules_api.endpoint import Call, get, post
+from autopilot.rules_api.endpoint import IDEMPOTENCY_KEY, Call, get, post
 from autopilot.rules_api.paging import Page, page_of
-from autopilot.rules_api.problems import malformed
+from autopilot.rules_api.problems import Code, malformed
 from autopilot.rules_api.waiting import WAITING
 from autopilot.rules_api.wire.autopilots import rights_of
 from autopilot.rules_api.wire.runs import (
@@ -140,8 +140,30 @@ def _key_of(call: Call, body: bytes) -> tuple[str, bytes] | None:
 _RUNS = "/api/autopilots/{autopilot_id}/runs"
 
 ROUTES = (
-    post("/api/autopilots/{autopilot_id}/trigger", trigger_autopilot, status=200, tokens=PERSONS),
+    post(
+        "/api/autopilots/{autopilot_id}/trigger",
+        trigger_autopilot,
+        status=200,
+        right=Action.AUTOPILOT_WRITE,
+        refusals=(
+            Code.AUTOPILOT_PAUSED,
+            Code.AUTOPILOT_ARCHIVED,
+            Code.IDEMPOTENCY_KEY_REUSED,
+        ),
+        headers=(IDEMPOTENCY_KEY,),
+    ),
     get(_RUNS, list_runs),
-    post(_RUNS, create_run, status=200, tokens=READERS),
+    post(
+        _RUNS,
+        create_run,
+        status=200,
+        right=Action.AUTOPILOT_RUN,
+        refusals=(
+            Code.AUTOPILOT_PAUSED,
+            Code.AUTOPILOT_ARCHIVED,
+            Code.IDEMPOTENCY_KEY_REUSED,
+        ),
+        headers=(IDEMPOTENCY_KEY,),
+    ),
     get(_RUNS + "/{run_id}", get_run),
 )

@@ -9,6 +9,7 @@ from uuid import UUID
 from autopilot.bus.subjects import wake_dispatch
 from autopilot.domain.errors import InvalidValue
 from autopilot.domain.ids import RuntimeId, TaskId
+from autopilot.domain.permissions import Action
 from autopilot.domain.states import FailureKind, TaskStatus
 from autopilot.engine import finish
 from autopilot.engine.claims import (
@@ -23,8 +24,8 @@ from autopilot.engine.claims import (
 )
 from autopilot.engine.finish import Ended, LeaseLost, NoSuchTask
 from autopilot.kit.ids import uuid7
-from autopilot.rules_api.auth import RUNTIMES
 from autopilot.rules_api.endpoint import Call, post
+from autopilot.rules_api.problems import Code
 from autopilot.rules_api.waiting import WAITING
 from autopilot.rules_api.wire.runtime import (
     MAX_OUTCOME_BYTES,
@@ -214,12 +215,12 @@ def _outcome(call: Call, ended: Ended) -> Outcome:
 _TASK = "/api/runtime/tasks/{task_id}"
 
 ROUTES = (
-    post("/api/runtime/register", register, status=200, tokens=RUNTIMES),
-    post("/api/runtime/heartbeat", heartbeat, status=200, tokens=RUNTIMES),
-    post("/api/runtime/bye", leave, status=200, tokens=RUNTIMES),
-    post("/api/runtime/claim", claim, status=200, tokens=RUNTIMES),
-    post("/api/runtime/renew", renew, status=200, tokens=RUNTIMES),
-    post(_TASK + "/start", start, status=200, tokens=RUNTIMES),
-    post(_TASK + "/complete", complete, status=200, tokens=RUNTIMES),
-    post(_TASK + "/fail", fail, status=200, tokens=RUNTIMES),
+    post("/api/runtime/register", register, status=200, right=Action.RUNTIME_SERVE),
+    post("/api/runtime/heartbeat", heartbeat, status=200, right=Action.RUNTIME_SERVE),
+    post("/api/runtime/bye", leave, status=200, right=Action.RUNTIME_SERVE),
+    post("/api/runtime/claim", claim, status=200, right=Action.RUNTIME_SERVE),
+    post("/api/runtime/renew", renew, status=200, right=Action.RUNTIME_SERVE),
+    post(_TASK + "/start", start, status=200, right=Action.RUNTIME_SERVE, refusals=(Code.LEASE_LOST,)),
+    post(_TASK + "/complete", complete, status=200, right=Action.RUNTIME_SERVE, refusals=(Code.LEASE_LOST,)),
+    post(_TASK + "/fail", fail, status=200, right=Action.RUNTIME_SERVE, refusals=(Code.LEASE_LOST,)),
 )

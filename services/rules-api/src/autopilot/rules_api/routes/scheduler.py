@@ -9,7 +9,7 @@ from autopilot.domain.ids import TriggerId
 from autopilot.domain.permissions import Action
 from autopilot.engine.rule_access import find_rule
 from autopilot.kit.http import Problem
-from autopilot.rules_api.auth import PERSONS, is_id
+from autopilot.rules_api.auth import is_id
 from autopilot.rules_api.endpoint import Call, get
 from autopilot.rules_api.paging import Page, page_of
 from autopilot.rules_api.wire.autopilots import rights_of
@@ -71,4 +71,4 @@ async def _place(conn: Conn, execution_id: UUID) -> Place:
     return place
 
 
-ROUTES = (get("/api/scheduler/executions", list_executions, tokens=PERSONS),)
+ROUTES = (get("/api/scheduler/executions", list_executions, right=Action.AUTOPILOT_WRITE),)

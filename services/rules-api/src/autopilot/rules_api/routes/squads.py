@@ -14,6 +14,7 @@ from autopilot.rules_api.auth import Caller
 from autopilot.rules_api.endpoint import Call, delete, get, patch, post
 from autopilot.rules_api.paging import Page, page_of
 from autopilot.rules_api.presence import sent
+from autopilot.rules_api.problems import Code
 from autopilot.rules_api.wire.squads import SquadCreate, SquadPatch, SquadQuery, SquadView
 from autopilot.storage import agents, squads
 from autopilot.storage.agents import Agent
@@ -135,9 +136,17 @@ def _show(squad: Squad, caller: Caller) -> SquadView:
 
 
 ROUTES = (
-    post("/api/squads", create_squad),
+    post("/api/squads", create_squad, right=Action.SQUAD_CREATE, refusals=(Code.NAME_TAKEN,)),
     get("/api/squads", list_squads),
     get("/api/squads/{squad_id}", get_squad),
-    patch("/api/squads/{squad_id}", update_squad),
-    delete("/api/squads/{squad_id}", archive_squad),
+    patch(
+        "/api/squads/{squad_id}",
+        update_squad,
+        right=Action.SQUAD_EDIT,
+        refusals=(
+            Code.NAME_TAKEN,
+            Code.ARCHIVED,
+        ),
+    ),
+    delete("/api/squads/{squad_id}", archive_squad, right=Action.SQUAD_EDIT),
 )

@@ -58,5 +58,5 @@ async def cancel_task(call: Call, task_id: UUID) -> TaskView:
 ROUTES = (
     get("/api/tasks", list_tasks),
     get("/api/tasks/{task_id}", get_task),
-    post("/api/tasks/{task_id}/cancel", cancel_task, status=200),
+    post("/api/tasks/{task_id}/cancel", cancel_task, status=200, right=Action.TASK_CANCEL),
 )

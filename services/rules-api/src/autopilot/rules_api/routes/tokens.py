@@ -8,7 +8,7 @@ from autopilot.domain.errors import NotFound
 from autopilot.domain.ids import TokenId
 from autopilot.domain.permissions import Action, TokenKind
 from autopilot.kit.ids import new_api_token, uuid7
-from autopilot.rules_api.auth import PERSONS, PREFIXES
+from autopilot.rules_api.auth import PREFIXES
 from autopilot.rules_api.endpoint import PersonCall, delete, get, post
 from autopilot.rules_api.paging import Page, PageQuery, page_of
 from autopilot.rules_api.wire.tokens import (
@@ -83,7 +83,7 @@ def _may_see(call: PersonCall, token: Token) -> bool:
 
 
 ROUTES = (
-    post("/api/tokens", create_token),
-    get("/api/tokens", list_tokens, tokens=PERSONS),
-    delete("/api/tokens/{token_id}", revoke_token),
+    post("/api/tokens", create_token, right=Action.SELF),
+    get("/api/tokens", list_tokens, right=Action.SELF),
+    delete("/api/tokens/{token_id}", revoke_token, right=Action.SELF),
 )

@@ -8,12 +8,13 @@ from uuid import UUID
 
 from autopilot.bus.subjects import wake_schedule
 from autopilot.domain.ids import AutopilotId, TriggerId
+from autopilot.domain.permissions import Action
 from autopilot.engine import triggers as engine
 from autopilot.engine.rule_access import find_rule
 from autopilot.kit.ids import uuid7
-from autopilot.rules_api.auth import PERSONS
 from autopilot.rules_api.endpoint import Call, delete, get, patch, post, route
 from autopilot.rules_api.paging import Page
+from autopilot.rules_api.problems import Code
 from autopilot.rules_api.revisions import expected_version
 from autopilot.rules_api.wire.autopilots import rights_of
 from autopilot.rules_api.wire.triggers import (
@@ -152,10 +153,44 @@ _TRIGGER = _TRIGGERS + "/{trigger_id}"
 
 ROUTES = (
     get(_TRIGGERS, list_triggers),
-    post(_TRIGGERS, add_trigger),
-    patch(_TRIGGER, update_trigger),
-    delete(_TRIGGER, delete_trigger),
-    post(_TRIGGER + "/rotate-url", rotate_url, status=200),
-    route("PUT", _TRIGGER + "/signing-secret", set_signing_secret, tokens=PERSONS, status=200),
-    delete(_TRIGGER + "/signing-secret", clear_signing_secret),
+    post(
+        _TRIGGERS,
+        add_trigger,
+        right=Action.AUTOPILOT_WRITE,
+        refusals=(
+            Code.INVALID_CRON,
+            Code.INVALID_TIMEZONE,
+        ),
+    ),
+    patch(
+        _TRIGGER,
+        update_trigger,
+        right=Action.AUTOPILOT_WRITE,
+        refusals=(
+            Code.INVALID_CRON,
+            Code.INVALID_TIMEZONE,
+        ),
+    ),
+    delete(_TRIGGER, delete_trigger, right=Action.AUTOPILOT_WRITE),
+    post(
+        _TRIGGER + "/rotate-url",
+        rotate_url,
+        status=200,
+        right=Action.AUTOPILOT_WRITE,
+        refusals=(Code.NOT_A_WEBHOOK,),
+    ),
+    route(
+        "PUT",
+        _TRIGGER + "/signing-secret",
+        set_signing_secret,
+        status=200,
+        right=Action.AUTOPILOT_WRITE,
+        refusals=(Code.NOT_A_WEBHOOK,),
+    ),
+    delete(
+        _TRIGGER + "/signing-secret",
+        clear_signing_secret,
+        right=Action.AUTOPILOT_WRITE,
+        refusals=(Code.NOT_A_WEBHOOK,),
+    ),
 )

@@ -8,10 +8,11 @@ from autopilot.domain.errors import Forbidden, NotFound
 from autopilot.domain.ids import WorkspaceId
 from autopilot.domain.permissions import Action, Role
 from autopilot.kit.ids import uuid7
-from autopilot.rules_api.auth import PERSONS, checked_slug
+from autopilot.rules_api.auth import checked_slug
 from autopilot.rules_api.endpoint import Call, PersonCall, get, patch, post
 from autopilot.rules_api.paging import Page, PageQuery, page_of
 from autopilot.rules_api.presence import sent
+from autopilot.rules_api.problems import Code
 from autopilot.rules_api.wire.workspaces import WorkspaceCreate, WorkspacePatch, WorkspaceView
 from autopilot.storage import members, workspaces
 from autopilot.storage.workspaces import Workspace, WorkspaceOf
@@ -71,8 +72,8 @@ def _show_mine(workspace: WorkspaceOf) -> WorkspaceView:
 
 
 ROUTES = (
-    post("/api/workspaces", create_workspace),
-    get("/api/workspaces", list_workspaces, tokens=PERSONS),
+    post("/api/workspaces", create_workspace, right=Action.SELF, refusals=(Code.SLUG_TAKEN,)),
+    get("/api/workspaces", list_workspaces, right=Action.SELF),
     get("/api/workspaces/current", get_workspace),
-    patch("/api/workspaces/current", update_workspace),
+    patch("/api/workspaces/current", update_workspace, right=Action.WORKSPACE_EDIT),
 )
