@@ -276,7 +276,8 @@ async def test_the_dispatcher_is_woken_for_news_and_for_repeats_that_still_wait(
             await execute(
                 database,
                 """UPDATE autopilot_run SET status = 'skipped', reason_code = 'already_active', failure_reason = 'x',
-                          completed_at = clock_timestamp()""",
+                          completed_at = clock_timestamp();
+                   UPDATE webhook_delivery SET status = 'dispatched' WHERE status = 'queued'""",
             )
             repeat = await ingress.post(trigger.token, *push("d-1"))
             assert repeat.body == {**first.body, "status": "duplicate"}

@@ -21,14 +21,15 @@ Slot = tuple[TriggerId, str]
 class NewDelivery(msgspec.Struct, kw_only=True, gc=False):
     """One delivery to be born, as decided on the trigger and rule of these revisions.
 
-    `queued` with a run is an admitted one, `dispatched` a run skipped at once; `ignored` and `rejected` have none.
+    `queued` with a run is an admitted one, without a run one that the dispatcher decides on (S9.10: `autopilot_rev` may
+    be None then); `dispatched` has a run that was skipped at once, `ignored` and `rejected` have none.
     `headers` and `response_body` are JSON text. `body_sha` is the SHA-256 of the body.
     """
 
     id: DeliveryId
     trigger_id: TriggerId
     trigger_rev: int
-    autopilot_rev: int
+    autopilot_rev: int | None
     event: str
     dedupe_key: str | None
     dedupe_source: DedupeSource | None
@@ -49,22 +50,22 @@ class NewDelivery(msgspec.Struct, kw_only=True, gc=False):
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
-    """A delivery that is in the database, with what was answered."""
+    """A delivery that is in the database, with what was answered. `waits`: the dispatcher has not had it yet."""
 
     id: DeliveryId
     run_id: RunId | None
     response_status: int
     response_body: bytes
-    run_pending: bool
+    waits: bool
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """The delivery that holds a dedupe slot."""
+    """The delivery that holds a dedupe slot. `waits`: the dispatcher has not had it yet."""
 
     id: DeliveryId
     run_id: RunId | None
     body_sha: bytes
-    run_pending: bool
+    waits: bool
 
 
 _COLUMNS = NewDelivery.__struct_fields__
@@ -87,7 +88,7 @@ async def find_written(conn: Conn, ids: Sequence[DeliveryId]) -> dict[DeliveryId
             run_id=row["run_id"],
             response_status=row["response_status"],
             response_body=row["response_body"].encode(),
-            run_pending=row["run_pending"],
+            waits=row["waits"],
         )
         for row in rows
     }
@@ -98,7 +99,7 @@ async def find_slots(conn: Conn, slots: Sequence[Slot]) -> dict[Slot, Holder]:
     rows = await conn.fetch(SQL["find_slots"], [slot[0] for slot in slots], [slot[1] for slot in slots])
     return {
         (row["trigger_id"], row["dedupe_key"]): Holder(
-            id=row["id"], run_id=row["run_id"], body_sha=row["body_sha"], run_pending=row["run_pending"]
+            id=row["id"], run_id=row["run_id"], body_sha=row["body_sha"], waits=row["waits"]
         )
         for row in rows
     }

@@ -4,35 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import sha256
+from typing import Literal
 
 import msgspec
 
 from autopilot.domain.ids import DeliveryId, RunId
 from autopilot.domain.states import DeliveryStatus, ReasonCode
-from autopilot.domain.webhook import filters, providers, signature, tokens
-from autopilot.domain.webhook.envelope import ParsedBody, is_ping, read_event
-from autopilot.domain.webhook.signature import SignatureStatus
+from autopilot.domain.webhook import providers, signature, tokens
+from autopilot.domain.webhook.envelope import ParsedBody, handshake_answer, read_event
+from autopilot.domain.webhook.signature import Proof, SignatureStatus, Signed
+from autopilot.domain.webhook.verdict import judge
 from autopilot.ingress.answers import Answer, encode
 from autopilot.ingress.lookup import Found
 from autopilot.storage.deliveries import NewDelivery
 
 Reason = tuple[ReasonCode, str]
+Outcome = Literal["accepted", "queued", "skipped", "ignored", "rejected"]
 
-OUTCOMES: dict[DeliveryStatus, str] = {
-    DeliveryStatus.QUEUED: "accepted",
-    DeliveryStatus.DISPATCHED: "skipped",
-    DeliveryStatus.IGNORED: "ignored",
-    DeliveryStatus.REJECTED: "rejected",
+_BORN: dict[Outcome, tuple[DeliveryStatus, int]] = {
+    "accepted": (DeliveryStatus.QUEUED, 200),
+    "queued": (DeliveryStatus.QUEUED, 202),
+    "skipped": (DeliveryStatus.DISPATCHED, 200),
+    "ignored": (DeliveryStatus.IGNORED, 200),
+    "rejected": (DeliveryStatus.REJECTED, 401),
 }
-"""What a delivery born with a status is answered with (S9.8)."""
+"""The status that a delivery with an outcome is born with, and that of the answer (S9.8, S9.15)."""
 
-_UNSIGNED: dict[SignatureStatus, Reason] = {
-    SignatureStatus.MISSING: (ReasonCode.MISSING_SIGNATURE, "the signature is missing"),
-    SignatureStatus.INVALID: (ReasonCode.INVALID_SIGNATURE, "the signature does not fit the body"),
+_UNSIGNED: dict[SignatureStatus, ReasonCode] = {
+    SignatureStatus.MISSING: ReasonCode.MISSING_SIGNATURE,
+    SignatureStatus.INVALID: ReasonCode.INVALID_SIGNATURE,
 }
-_DISABLED: Reason = (ReasonCode.TRIGGER_DISABLED, "the trigger is disabled")
-_PING: Reason = (ReasonCode.PROVIDER_PING, "the provider only asked whether somebody is there")
-_FILTERED: Reason = (ReasonCode.EVENT_FILTERED, "the trigger does not ask for this event")
 
 
 class Received(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -48,89 +49,90 @@ class Received(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return f"Received({self.delivery_id})"
 
 
+def outcome_of(new: NewDelivery) -> Outcome:
+    """What the sender is told of a delivery that was written as decided."""
+    match new.status:
+        case DeliveryStatus.REJECTED:
+            return "rejected"
+        case DeliveryStatus.IGNORED:
+            return "ignored"
+        case DeliveryStatus.QUEUED if new.run_id is None:
+            return "queued"
+        case DeliveryStatus.QUEUED:
+            return "accepted"
+        case _:
+            return "skipped"
+
+
 def decide(found: Found, received: Received) -> NewDelivery:
     """Judge a request, first hit first: signature, ping, trigger, autopilot, filter, admission. BadBody for bad headers.
 
-    Whether it is a duplicate comes between signature and ping; that only the write can tell.
+    Whether it is a duplicate comes between signature and ping; that only the write can tell. Where the look-up could
+    not decide on admission, nothing behind the signature is judged: the dispatcher does it, once (S9.10).
     """
     provider, headers = found.provider, received.headers
-    key, key_source = providers.dedupe_key(provider, headers) or (None, None)
+    key, key_source = providers.dedupe_key(provider, headers, received.body.head) or (None, None)
     event = read_event(provider, headers, received.body.head)
-    signed = signature.verify(provider, found.secrets, headers, received.raw)
+    request = Signed(headers=headers, raw=received.raw, head=received.body.head)
+    proof = signature.verify(provider, found.secrets, request, found.target.read_at)
     kept = tokens.stored_headers(headers)
-    status, reason, runs = _judge(found, received, event, signed)
+    outcome, reason = _judge(found, received, event, proof)
+    status, response_status = _BORN[outcome]
     code, text = reason or (None, None)
-    run_id = received.run_id if runs else None
-    target, attribution = found.target, found.decision.attribution if runs else None
-    answer = _answer(found, received.delivery_id, run_id, status, reason)
+    decision = found.decision if outcome in ("accepted", "skipped") else None
+    run_id = received.run_id if decision is not None else None
+    attribution = decision.attribution if decision is not None else None
+    target = found.target
+    snapshot = target.snapshot if found.decision is not None else None
+    answer = Answer(
+        status=outcome,
+        delivery_id=received.delivery_id,
+        run_id=run_id,
+        autopilot_id=target.autopilot_id,
+        trigger_id=target.trigger_id,
+        reason=text,
+        reason_code=code,
+    )
+    echo = handshake_answer(provider, event, received.body.head) if outcome == "ignored" else None
     return NewDelivery(
         id=received.delivery_id,
         trigger_id=target.trigger_id,
         trigger_rev=target.trigger_rev,
-        autopilot_rev=target.snapshot.autopilot_rev,
+        autopilot_rev=snapshot.autopilot_rev if snapshot is not None else None,
         event=event,
         dedupe_key=key,
         dedupe_source=key_source,
         body_sha=sha256(received.raw).digest(),
-        signature_status=signed,
+        signature_status=proof.status,
         status=status,
         headers=encode(kept).decode(),
         content_type=kept.get("Content-Type"),
         body=received.raw,
-        response_status=401 if status is DeliveryStatus.REJECTED else 200,
-        response_body=encode(answer).decode(),
+        response_status=response_status,
+        response_body=encode(echo or answer).decode(),
         reason_code=code,
         reason=text,
         run_id=run_id,
-        agent_id=found.decision.agent_id if runs else None,
+        agent_id=decision.agent_id if decision is not None else None,
         accountable_id=attribution.accountable if attribution is not None else None,
         attribution_source=attribution.source if attribution is not None else None,
     )
 
 
-def _judge(
-    found: Found, received: Received, event: str, signed: SignatureStatus
-) -> tuple[DeliveryStatus, Reason | None, bool]:
-    """The status a delivery is born with, why, and whether it has a run."""
-    if signed in _UNSIGNED:
-        return DeliveryStatus.REJECTED, _UNSIGNED[signed], False
-    ignored = _ignored(found, received, event)
-    if ignored is not None:
-        return DeliveryStatus.IGNORED, ignored, False
-    decision = found.decision
-    if decision.outcome == "admit":
-        return DeliveryStatus.QUEUED, None, True
-    return DeliveryStatus.DISPATCHED, _reason_of(found), True
-
-
-def _ignored(found: Found, received: Received, event: str) -> Reason | None:
-    trigger = found.target.snapshot.trigger
-    if is_ping(found.provider, event):
-        return _PING
-    if trigger is not None and not trigger.enabled:
-        return _DISABLED
-    if found.decision.outcome == "stop":
-        return _reason_of(found)
-    if not filters.matches(found.filters, found.provider, event, received.body.head):
-        return _FILTERED
-    return None
-
-
-def _reason_of(found: Found) -> Reason:
-    decision = found.decision
-    return decision.code or ReasonCode.INTERNAL_ERROR, (decision.text or "it was not admitted")[:2000]
-
-
-def _answer(
-    found: Found, delivery_id: DeliveryId, run_id: RunId | None, status: DeliveryStatus, reason: Reason | None
-) -> Answer:
-    code, text = reason or (None, None)
-    return Answer(
-        status=OUTCOMES[status],
-        delivery_id=delivery_id,
-        run_id=run_id,
-        autopilot_id=found.target.snapshot.autopilot_id,
-        trigger_id=found.target.trigger_id,
-        reason=text,
-        reason_code=code,
+def _judge(found: Found, received: Received, event: str, proof: Proof) -> tuple[Outcome, Reason | None]:
+    if proof.status in _UNSIGNED:
+        return "rejected", (_UNSIGNED[proof.status], proof.flaw)
+    snapshot, decision = found.target.snapshot, found.decision
+    if snapshot is None or decision is None:
+        return "queued", None
+    verdict = judge(
+        snapshot,
+        decision,
+        wanted=found.filters,
+        provider=found.provider,
+        event=event,
+        head=received.body.head,
     )
+    if verdict.code is None or verdict.text is None:
+        return verdict.outcome, None
+    return verdict.outcome, (verdict.code, verdict.text)

@@ -17,10 +17,12 @@ from autopilot.domain.webhook import providers
 from autopilot.domain.webhook.filters import parse_filters
 from autopilot.domain.webhook.providers import Provider
 from autopilot.engine.secrets import Vault
-from autopilot.kit import log, metrics
+from autopilot.kit import log, metrics, points
 from autopilot.kit.batch import Coalescer
+from autopilot.kit.faults import place_of
 from autopilot.storage.database import Database
-from autopilot.storage.webhook_targets import Target, find_targets
+from autopilot.storage.errors import DatabaseUnavailable, SchemaBehind
+from autopilot.storage.webhook_targets import Target, find_targets, find_triggers
 
 HOLD_S = 5.0
 PATIENCE_S = 0.02
@@ -32,19 +34,28 @@ _unusable = metrics.counter(
     "ingress_unusable_triggers_total", "Look-ups of triggers that cannot be judged here"
 )
 
+_undecided = metrics.counter(
+    "ingress_undecided_total",
+    "Steps of admission that failed, so that deliveries are kept undecided",
+    ["step"],
+)
+
 
 class TriggerUnusable(InfrastructureError):
     """This process cannot judge the trigger's webhooks: its secret or its provider is unknown here (never a 401)."""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """A trigger ready to judge requests by: its provider, its filters, its secrets in the clear, what admission says."""
+    """A trigger ready to judge requests by: its provider, its filters, its secrets in the clear, what admission says.
+
+    `decision` is None where admission could not be decided: the delivery is then kept for the dispatcher (S9.10).
+    """
 
     target: Target
     provider: Provider
     filters: object
     secrets: tuple[bytes, ...]
-    decision: Decision
+    decision: Decision | None
 
     def __repr__(self) -> str:
         return f"Found({self.target.trigger_id})"
@@ -74,10 +85,22 @@ class Lookups:
         return await self._coalescer.submit(token_hash)
 
     async def _find(self, hashes: list[bytes]) -> Sequence[Found | Exception | None]:
-        async with self._database.connection() as conn:
-            targets = await find_targets(conn, list(set(hashes)))
+        targets = await self._targets(list(set(hashes)))
         found = {token_hash: self._prepare(target) for token_hash, target in targets.items()}
         return [found.get(token_hash) for token_hash in hashes]
+
+    async def _targets(self, hashes: list[bytes]) -> dict[bytes, Target]:
+        """With the facts of admission, or without them where they, and they alone, cannot be read (S9.10)."""
+        try:
+            async with self._database.connection() as conn:
+                await points.hit("ingress.before_facts")
+                return await find_targets(conn, hashes)
+        except (DatabaseUnavailable, SchemaBehind):
+            raise
+        except Exception as error:  # noqa: BLE001 - isolation of admission: what it cannot read must not lose an event
+            note_undecided("facts", error)
+        async with self._database.connection() as conn:
+            return await find_triggers(conn, hashes)
 
     def _prepare(self, target: Target) -> Found | Exception:
         try:
@@ -91,7 +114,7 @@ class Lookups:
             provider=provider,
             filters=_read_filters(target.event_filters),
             secrets=secrets,
-            decision=admit(target.snapshot, _WEBHOOK, target.read_at),
+            decision=_decision(target),
         )
 
     def _decrypt(self, target: Target, encrypted: bytes) -> bytes:
@@ -102,6 +125,23 @@ class Lookups:
             if len(self._decrypted) > _MAX_DECRYPTED:
                 self._decrypted.popitem(last=False)
         return secret
+
+
+def note_undecided(step: str, error: Exception) -> None:
+    """Admission failed at a step; its webhooks are kept as they are, for the dispatcher to decide on."""
+    _undecided.labels(step).inc()
+    _logger.warning("admission_undecided", step=step, where=place_of(error))
+
+
+def _decision(target: Target) -> Decision | None:
+    if target.snapshot is None:
+        return None
+    try:
+        points.hit_sync("ingress.admit")
+        return admit(target.snapshot, _WEBHOOK, target.read_at)
+    except Exception as error:  # noqa: BLE001 - isolation of one rule: its event is kept all the same
+        note_undecided("admit", error)
+        return None
 
 
 def _read_filters(stored: object) -> object:

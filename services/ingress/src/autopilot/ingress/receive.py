@@ -7,6 +7,7 @@ from collections.abc import Callable
 from traceback import extract_tb
 from typing import assert_never
 
+import msgspec
 from aiohttp import web
 
 from autopilot.domain.errors import AutopilotError, InfrastructureError
@@ -16,11 +17,11 @@ from autopilot.domain.webhook.envelope import BadBody, parse_body
 from autopilot.domain.webhook.tokens import looks_like_token, token_hash
 from autopilot.ingress import answers
 from autopilot.ingress.answers import Answer
-from autopilot.ingress.decide import OUTCOMES, Received, decide
+from autopilot.ingress.decide import Received, decide, outcome_of
 from autopilot.ingress.limits import Callers, GoodTokens, SlidingMinute
-from autopilot.ingress.lookup import Found, Lookups
+from autopilot.ingress.lookup import Found, Lookups, note_undecided
 from autopilot.ingress.write import Born, KeyReused, Repeat, Stale, Writes
-from autopilot.kit import log, metrics
+from autopilot.kit import log, metrics, points
 from autopilot.kit.http import MAX_HEADER_BYTES, Problem
 from autopilot.kit.ids import uuid7
 from autopilot.storage.deliveries import NewDelivery
@@ -110,7 +111,7 @@ class Receiver:
         for _ in range(_DECISIONS):
             if current is None:
                 return self._unknown(caller, hashed)
-            new = decide(current, received)
+            new = _decide(current, received)
             fate = await self._writes.submit(new)
             if not isinstance(fate, Stale):
                 self._note(new, caller, hashed)
@@ -130,19 +131,19 @@ class Receiver:
                     status=outcome,
                     delivery_id=delivery_id,
                     run_id=run_id,
-                    autopilot_id=found.target.snapshot.autopilot_id,
+                    autopilot_id=found.target.autopilot_id,
                     trigger_id=new.trigger_id,
                 )
                 body, status = answers.encode(repeat), 200
             case Born(written=written):
-                delivery_id, run_id, outcome = new.id, new.run_id, OUTCOMES[new.status]
+                delivery_id, run_id, outcome = new.id, new.run_id, outcome_of(new)
                 if written is None:
                     body, status = new.response_body.encode(), new.response_status
                 else:
                     body, status = written.response_body, written.response_status
             case _:
                 assert_never(fate)
-        report = self._debug if new.status is DeliveryStatus.QUEUED else self._info
+        report = self._debug if outcome in ("accepted", "duplicate") else self._info
         report(
             "webhook_answered",
             outcome=outcome,
@@ -210,6 +211,18 @@ def _received(request: web.Request, raw: bytes) -> Received:
         raw=raw,
         body=parse_body(raw, request.headers.get("Content-Type")),
     )
+
+
+def _decide(found: Found, received: Received) -> NewDelivery:
+    """Decide; an event on which that fails is kept for the dispatcher to decide on (S9.10)."""
+    try:
+        points.hit_sync("ingress.decide")
+        return decide(found, received)
+    except BadBody:
+        raise
+    except Exception as error:  # noqa: BLE001 - isolation of admission: what it cannot judge must not be lost
+        note_undecided("decide", error)
+    return decide(msgspec.structs.replace(found, decision=None), received)
 
 
 def _failed(error: AutopilotError | TimeoutError) -> tuple[str, web.Response]:

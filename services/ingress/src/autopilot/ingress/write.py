@@ -153,8 +153,8 @@ def _waits_for_dispatch(new: NewDelivery, fate: Fate) -> bool:
         case Born(written=None):
             return new.status is DeliveryStatus.QUEUED
         case Born(written=Written() as written):
-            return written.run_pending
+            return written.waits
         case Repeat(original=original):
-            return original.run_pending
+            return original.waits
         case _:
             return False

@@ -1,7 +1,8 @@
 -- name: insert_deliveries
 -- Deliveries with all that is born with them (slot, body, run, queue entry), in one statement. A row whose trigger or rule has changed since it
--- was looked up does not join; one whose key or id exists already is left out; the answer is the ids that were written. `IS TRUE` makes each
--- IN a hash look-up: the planner expects a row or two and would join by comparing all pairs.
+-- was looked up does not join; one whose key or id exists already is left out; the answer is the ids that were written. The entry of one that
+-- was not decided on is its own, not a run's (S9.10). `IS TRUE` makes each IN a hash look-up: the planner expects a row or two and would join
+-- by comparing all pairs.
 WITH new AS MATERIALIZED (
     SELECT n.id, n.trigger_id, t.workspace_id, t.autopilot_id, t.provider, n.event, n.dedupe_key, n.dedupe_source, n.body_sha,
            n.signature_status, n.status, n.headers, n.content_type, n.body, n.response_status, n.response_body, n.reason_code,
@@ -15,7 +16,7 @@ WITH new AS MATERIALIZED (
               content_type, body, response_status, response_body, reason_code, reason, run_id, agent_id, accountable_id,
               attribution_source)
       JOIN autopilot_trigger t ON t.id = n.trigger_id AND t.rev = n.trigger_rev AND t.deleted_at IS NULL
-      JOIN autopilot a ON a.id = t.autopilot_id AND a.rev = n.autopilot_rev
+      JOIN autopilot a ON a.id = t.autopilot_id AND a.rev = coalesce(n.autopilot_rev, a.rev)
 ), slots AS (
     INSERT INTO webhook_dedupe (trigger_id, dedupe_key, delivery_id, body_sha)
     SELECT n.trigger_id, n.dedupe_key, n.id, n.body_sha
@@ -55,28 +56,26 @@ WITH new AS MATERIALIZED (
       FROM born b
      WHERE b.run_id IS NOT NULL AND (b.id IN (SELECT d.id FROM deliveries d)) IS TRUE
 ), entries AS (
-    INSERT INTO dispatch_queue (run_id, autopilot_id, trigger_id, size)
-    SELECT b.run_id, b.autopilot_id, b.trigger_id, octet_length(b.body)
+    INSERT INTO dispatch_queue (run_id, delivery_id, autopilot_id, trigger_id, size)
+    SELECT b.run_id, CASE WHEN b.run_id IS NULL THEN b.id END, b.autopilot_id, b.trigger_id, octet_length(b.body)
       FROM born b
-     WHERE b.run_id IS NOT NULL AND b.status = 'queued' AND (b.id IN (SELECT d.id FROM deliveries d)) IS TRUE
+     WHERE b.status = 'queued' AND (b.id IN (SELECT d.id FROM deliveries d)) IS TRUE
      ORDER BY b.id
 )
 SELECT id FROM deliveries;
 
 -- name: find_written
 -- Deliveries by id, for a writer that does not know whether its COMMIT happened: what was answered is what is stored.
-SELECT d.id, d.run_id, d.response_status, d.response_body::text AS response_body, coalesce(r.status = 'pending', false) AS run_pending
+SELECT d.id, d.run_id, d.response_status, d.response_body::text AS response_body, d.status = 'queued' AS waits
   FROM unnest($1::uuid[]) AS k (id)
-  JOIN webhook_delivery d ON d.id = k.id
-  LEFT JOIN autopilot_run r ON r.id = d.run_id;
+  JOIN webhook_delivery d ON d.id = k.id;
 
 -- name: find_slots
 -- Who holds the slots that rows did not get, with the digest of their body.
-SELECT s.trigger_id, s.dedupe_key, s.body_sha, d.id, d.run_id, coalesce(r.status = 'pending', false) AS run_pending
+SELECT s.trigger_id, s.dedupe_key, s.body_sha, d.id, d.run_id, d.status = 'queued' AS waits
   FROM unnest($1::uuid[], $2::text[]) AS k (trigger_id, dedupe_key)
   JOIN webhook_dedupe s ON s.trigger_id = k.trigger_id AND s.dedupe_key = k.dedupe_key
-  JOIN webhook_delivery d ON d.id = s.delivery_id
-  LEFT JOIN autopilot_run r ON r.id = d.run_id;
+  JOIN webhook_delivery d ON d.id = s.delivery_id;
 
 -- name: count_attempts
 -- Repeats add up on the original, locked in id order; a statement, and a transaction, of its own.

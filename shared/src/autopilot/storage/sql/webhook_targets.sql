@@ -14,3 +14,11 @@ SELECT t.token_hash, t.id AS trigger_id, t.rev AS trigger_rev, t.provider, t.eve
   FROM autopilot_trigger t
   JOIN admission_facts f ON f.autopilot_id = t.autopilot_id AND f.workspace_id = t.workspace_id
  WHERE t.token_hash = ANY($1::bytea[]) AND t.kind = 'webhook' AND t.deleted_at IS NULL;
+
+-- name: find_triggers
+-- The same triggers without any fact of admission, for when those cannot be read (S9.10): enough to know who sends what to whom.
+SELECT t.token_hash, t.id AS trigger_id, t.rev AS trigger_rev, t.autopilot_id, t.provider, t.event_filters, t.secret_enc,
+       CASE WHEN t.previous_secret_until > clock_timestamp() THEN t.previous_secret_enc END AS previous_secret_enc,
+       clock_timestamp() AS read_at
+  FROM autopilot_trigger t
+ WHERE t.token_hash = ANY($1::bytea[]) AND t.kind = 'webhook' AND t.deleted_at IS NULL;
