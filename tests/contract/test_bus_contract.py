@@ -76,7 +76,10 @@ async def test_an_event_is_confirmed_or_refused_in_our_own_words(bus: Bus) -> No
     publisher = EventPublisher(bus, timeout_s=2)
     publish = publisher.publish(subjects.event_subject(UUID(int=1), "run.done"), b"{}", EVENT_ID)
     if bus.state == "connected":
+        await publisher.ensure_stream()
         assert (await publish).stream_seq == 1
     else:
+        with pytest.raises(BusUnavailable):
+            await publisher.ensure_stream()
         with pytest.raises(BusUnavailable):
             await publish

@@ -32,6 +32,7 @@ INSERT INTO autopilot_trigger (id, workspace_id, autopilot_id, kind, published_v
 SELECT {_I}, {_W}, {_I}, 'schedule', {_I}, '0 0 1 1 *', 'UTC', 'latest', 'x', now() + (i - 10) * interval '1 minute'
   FROM generate_series(1, {ROWS}) i;
 INSERT INTO dispatch_queue (run_id, autopilot_id) SELECT {_I}, {_W} FROM generate_series(1, {ROWS}) i;
+INSERT INTO dispatch_queue (delivery_id, autopilot_id) SELECT {_I}, {_W} FROM generate_series(1, 100) i;
 INSERT INTO dispatch_deferred (kind, run_id, autopilot_id, available_at, enqueued_at)
 SELECT 'paced', {_ID.format("50000 + i")}, {_W}, now() + (i - 10) * interval '1 minute', now() FROM generate_series(1, {ROWS}) i;
 INSERT INTO agent (id, workspace_id, name, owner_id, runtime_id)
@@ -65,11 +66,12 @@ ANALYZE;
 # At most so many rows looked at: what is due or asked for, with some room for how a plan finds it.
 HOT: dict[str, tuple[str, str, tuple[object, ...], int]] = {
     "claim of the dispatcher": ("queue", "claim", (0, 100, 1 << 20, uid(1), 30.0), 1000),
+    "claim of undecided deliveries": ("undecided", "claim", (50, 1 << 20, uid(1), 30.0), 200),
     "entries whose time has come": ("queue", "move_due", (1000,), 100),
     "due triggers": ("schedules", "lock_due", (500, []), 100),
     "the next due trigger": ("schedules", "peek", ("autopilot_schedule_dispatch",), 10),
     "numbers for events": ("events", "sequence", ([uid(1)], BATCH), 10 * BATCH),
-    "workspaces to relay": ("events", "lease_relays", (uid(1), 30.0, 16), 100),
+    "workspaces to relay": ("events", "lease_relays", (uid(1), 30.0, 16, UUID(int=0)), 100),
     "events for a reader": ("events", "read_after", (uid(1), ROWS // 2, 200), 1000),
     "tasks for a runtime": ("runtime_protocol", "find_candidates", (uid(2), 21), 500),
     "lost tasks": ("lease_sweeps", "list_lost_tasks", (None, None, 200), 1000),

@@ -32,10 +32,11 @@ def free_port() -> int:
 class NatsServer:
     """One server process; the port and the store stay the same over `stop()` and `start()`."""
 
-    def __init__(self, port: int, store: Path | None) -> None:
+    def __init__(self, port: int, store: Path | None, *more: str) -> None:
         self.port = port
         self.url = f"nats://127.0.0.1:{port}"
         self._store = store
+        self._more = more
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -46,6 +47,7 @@ class NatsServer:
     async def start(self) -> None:
         """Start it and wait until it greets."""
         arguments = ["-a", "127.0.0.1", "-p", str(self.port)]
+        arguments += self._more
         if self._store is not None:
             arguments += ["-js", "-sd", str(self._store)]
         self._process = await asyncio.create_subprocess_exec(
@@ -94,3 +96,21 @@ async def nats_server(
             yield server
         finally:
             await server.stop(signal.SIGKILL)
+
+
+@asynccontextmanager
+async def nats_cluster(size: int = 3) -> AsyncIterator[list[NatsServer]]:
+    """Servers of one JetStream cluster; it takes them seconds to agree on a leader."""
+    with tempfile.TemporaryDirectory(prefix="nats-", ignore_cleanup_errors=True) as scratch:
+        routed = [free_port() for _ in range(size)]
+        routes = ",".join(f"nats://127.0.0.1:{port}" for port in routed)
+        servers = []
+        for number, port in enumerate(routed):
+            arguments = ["-n", f"n{number}", "--cluster_name", "test", "--routes", routes]
+            arguments += ["--cluster", f"nats://127.0.0.1:{port}"]
+            servers.append(NatsServer(free_port(), Path(scratch) / str(number), *arguments))
+        try:
+            await asyncio.gather(*(server.start() for server in servers))
+            yield servers
+        finally:
+            await asyncio.gather(*(server.stop(signal.SIGKILL) for server in servers))

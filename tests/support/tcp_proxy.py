@@ -41,8 +41,12 @@ class TcpProxy:
             await asyncio.wait(self._pipes)
 
     def silence(self) -> None:
-        """Keep every connection and forward nothing, as a network does that lost its way; `up` or `down` ends it."""
+        """Keep every connection and forward nothing, as a network does that lost its way; `resume`, `up` or `down` ends it."""
         self._flowing.clear()
+
+    def resume(self) -> None:
+        """Forward what waited, and go on."""
+        self._flowing.set()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -36,17 +36,20 @@ class Bus:
     """One process's connection to NATS; `url=None` makes a bus on which nothing is said and nothing heard.
 
     The client library's own reconnecting is left off: each lost connection is replaced by a new client, which
-    subscribes anew, so there is one way back and it is the one used at start.
+    subscribes anew, so there is one way back and it is the one used at start. The servers of a cluster are given as
+    URLs with commas between them, and any that answers will do.
     """
 
     def __init__(self, url: str | Secret | None, *, name: str, max_waiting: int = 1000) -> None:
-        self._url = url.reveal() if isinstance(url, Secret) else url
+        given = url.reveal() if isinstance(url, Secret) else url or ""
+        self._urls = [each.strip() for each in given.split(",") if each.strip()]
         self._name = name
         self._max_waiting = max_waiting
         self._clock = SystemClock()
         self._client: Client | None = None
         self._connected = asyncio.Event()
         self._listeners: dict[str, list[WakeCallback]] = {}
+        self._on_connect: list[Callable[[], None]] = []
         self._subscribed: set[str] = set()
         self._waiting: dict[str, None] = {}
         self._news = asyncio.Event()
@@ -55,7 +58,7 @@ class Bus:
     @property
     def state(self) -> State:
         """For health: anything but `connected` is degraded, never dead."""
-        if self._url is None:
+        if not self._urls:
             return "absent"
         return "connected" if self.client is not None else "connecting"
 
@@ -85,9 +88,13 @@ class Bus:
         self._listeners.setdefault(subject, []).append(callback)
         self._news.set()
 
+    def on_connect(self, callback: Callable[[], None]) -> None:
+        """Call `callback()` after each connection made from now on: what failed for want of NATS may be tried again."""
+        self._on_connect.append(callback)
+
     async def __aenter__(self) -> Self:
-        if self._url is not None:
-            self._task = asyncio.create_task(self._stay_connected(self._url), name="bus")
+        if self._urls:
+            self._task = asyncio.create_task(self._stay_connected(), name="bus")
         return self
 
     async def __aexit__(
@@ -96,7 +103,7 @@ class Bus:
         if self._task is not None:
             await tasks.end(self._task)
 
-    async def _stay_connected(self, url: str) -> None:
+    async def _stay_connected(self) -> None:
         backoff = Backoff(first_s=0.1, last_s=5.0)
         now = asyncio.get_running_loop().time
         while True:
@@ -104,7 +111,7 @@ class Bus:
             reason: Exception | None = None
             began = now()
             try:
-                await self._connect(client, url)
+                await self._connect(client)
                 await self._serve(client)
             except Exception as error:  # noqa: BLE001 - the seam of this background task: no fault of a client ends it
                 reason = error
@@ -115,11 +122,14 @@ class Bus:
             if now() - began > _STEADY_AFTER_S:
                 backoff.reset()
             backoff.note_failure()
+            self._urls.append(
+                self._urls.pop(0)
+            )  # one that takes connections and says nothing is not asked first again
             if backoff.failures == 1:
                 _logger.warning("bus_away", error=type(reason).__name__, reason=str(reason or "disconnected"))
             await self._clock.sleep(backoff.next_delay_s())
 
-    async def _connect(self, client: Client, url: str) -> None:
+    async def _connect(self, client: Client) -> None:
         async def note_end() -> None:
             self._news.set()
 
@@ -128,9 +138,9 @@ class Bus:
             report = _logger.debug if expected else _logger.error
             report("bus_client_error", error=type(error).__name__, reason=str(error))
 
-        async with asyncio.timeout(_CONNECT_TIMEOUT_S + 1):
+        async with asyncio.timeout(_CONNECT_TIMEOUT_S * len(self._urls) + 1):
             await client.connect(
-                url,
+                self._urls,
                 name=self._name,
                 allow_reconnect=False,
                 max_reconnect_attempts=1,
@@ -149,6 +159,8 @@ class Bus:
         self._connected.set()
         _connects.inc()
         _logger.info("bus_connected")
+        for callback in self._on_connect:
+            callback()
 
     async def _serve(self, client: Client) -> None:
         while client.is_connected:

@@ -28,9 +28,13 @@ class EventKind(StrEnum):
 
 
 class RunEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One event as subscribers read it; `seq` is dense per workspace and given in commit order."""
+    """One event as subscribers read it; `seq` is dense per workspace and epoch, and given in commit order.
+
+    A new epoch begins where the database was restored: what the old one had behind that place is not this history.
+    """
 
     event_id: EventId
+    epoch: int
     seq: int
     kind: EventKind
     workspace_id: WorkspaceId

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from uuid import UUID
 
 import asyncpg
 import msgspec
 
 from autopilot.domain.events import EventKind, RunEvent
-from autopilot.domain.ids import LeaseToken, WorkspaceId
+from autopilot.domain.ids import LeaseToken, TokenId, WorkspaceId
 from autopilot.storage import queries
 from autopilot.storage.database import Conn
 
@@ -76,10 +77,22 @@ async def read_last_seqs(conn: Conn, ids: Collection[WorkspaceId]) -> dict[Works
     return {row["workspace_id"]: row["last_seq"] for row in rows}
 
 
-async def lease_relays(conn: Conn, token: LeaseToken, *, lease_s: float, limit: int) -> list[RelayLease]:
-    """Take workspaces that have unconfirmed events and no relay."""
-    rows = await conn.fetch(SQL["lease_relays"], token, lease_s, limit)
-    return [RelayLease(workspace_id=row["workspace_id"], relayed_seq=row["relayed_seq"]) for row in rows]
+async def find_welcome(
+    conn: Conn, listeners: Collection[tuple[TokenId, WorkspaceId]]
+) -> set[tuple[TokenId, WorkspaceId]]:
+    """Of those who listen with a token in a workspace: whose token is still live and whose person is still a member."""
+    tokens, workspaces = [token for token, _ in listeners], [workspace for _, workspace in listeners]
+    rows = await conn.fetch(SQL["find_welcome"], tokens, workspaces)
+    return {(row["token_id"], row["workspace_id"]) for row in rows}
+
+
+async def lease_relays(
+    conn: Conn, token: LeaseToken, *, after: UUID, lease_s: float, limit: int
+) -> list[RelayLease]:
+    """Take workspaces, by id behind `after`, that have unconfirmed events and no relay; in order."""
+    rows = await conn.fetch(SQL["lease_relays"], token, lease_s, limit, after)
+    leases = [RelayLease(workspace_id=row["workspace_id"], relayed_seq=row["relayed_seq"]) for row in rows]
+    return sorted(leases, key=lambda lease: lease.workspace_id)
 
 
 async def advance_relay(
@@ -106,6 +119,7 @@ def _event_of(row: asyncpg.Record) -> RunEvent:
         row["payload"]
         | {
             "event_id": row["event_id"],
+            "epoch": row["epoch"],
             "seq": row["seq"],
             "kind": EventKind(row["kind"]),
             "workspace_id": row["workspace_id"],

@@ -7,6 +7,8 @@ import sys
 from autopilot.bus import subjects
 from autopilot.bus.connection import Bus
 from autopilot.bus.events import EventPublisher
+from autopilot.bus.stream import StreamLimits
+from autopilot.dispatcher.admissions import Admissions
 from autopilot.dispatcher.config import DispatcherConfig
 from autopilot.dispatcher.relay import Relay, Sequencer
 from autopilot.dispatcher.upkeep import Upkeep
@@ -39,13 +41,22 @@ async def build(service: Service, config: DispatcherConfig) -> None:
     service.health.degraded("nats", lambda: None if bus.state == "connected" else bus.state)
     poll_s = config.poll_interval_s
 
+    limits = StreamLimits(
+        max_age_s=config.event_stream_max_age_s,
+        max_bytes=config.event_stream_max_bytes,
+        replicas=config.event_stream_replicas,
+    )
+    publisher = EventPublisher(bus, limits=limits)
+    service.health.degraded("event_stream", lambda: publisher.trouble)
     relay = Relay(
         database,
-        EventPublisher(bus),
+        publisher,
         connected=lambda: bus.client is not None,
         batch=config.event_batch_size,
     )
     relaying = service.loop(Loop("relay", relay.step, poll_s=poll_s))
+    bus.on_connect(relaying.retry_now)
+    bus.on_connect(relaying.wake)
     sequencer = Sequencer(database, batch=config.event_batch_size, tell=relaying.wake)
     sequencing = service.loop(Loop("sequencer", sequencer.step, poll_s=min(poll_s, SEQUENCE_EVERY_S)))
 
@@ -58,6 +69,9 @@ async def build(service: Service, config: DispatcherConfig) -> None:
         for loop in dispatching:
             loop.wake()
 
+    # Without a wake-up: deliveries are kept undecided only where something is broken, and a poll is soon enough.
+    admissions = await service.resource(Admissions(database, config, wake=wake))
+    service.loop(Loop("admissions", admissions.step, poll_s=poll_s))
     upkeep = Upkeep(database, wake=wake)
     service.loop(Loop("deferred", upkeep.move_due, poll_s=poll_s))
     service.loop(Loop("parked", upkeep.sweep_parked, poll_s=SWEEP_EVERY_S))

@@ -25,3 +25,12 @@ class DispatcherConfig(CommonConfig, frozen=True, kw_only=True):
     event_batch_size: Annotated[
         int, Meta(ge=1, le=10_000, description="Run events numbered, or read for the stream, at once")
     ] = 1000
+    event_stream_max_age_s: Annotated[
+        float, Meta(ge=60, description="How long the NATS stream keeps run events")
+    ] = 604_800.0
+    event_stream_max_bytes: Annotated[
+        int, Meta(ge=65_536, description="Bytes of run events in the NATS stream; full, it takes no more")
+    ] = 256 * 1024 * 1024
+    event_stream_replicas: Annotated[
+        int, Meta(ge=1, le=5, description="Servers of the NATS cluster that hold the stream; 3 survives one")
+    ] = 1

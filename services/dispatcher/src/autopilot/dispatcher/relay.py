@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from typing import Protocol
 from uuid import UUID
 
 import msgspec
 
 from autopilot.bus.errors import BusRefused
+from autopilot.bus.events import PubAck
 from autopilot.bus.subjects import event_subject
 from autopilot.domain.errors import InfrastructureError
 from autopilot.domain.events import RunEvent
@@ -25,18 +27,25 @@ from autopilot.storage.events import RelayLease
 _logger = log.get_logger()
 _sequenced = metrics.counter("run_events_sequenced_total", "Run events given their number")
 _relayed = metrics.counter(
-    "run_events_relayed_total", "Run events confirmed by the stream, or refused for ever", ["outcome"]
+    "run_events_relayed_total",
+    "Run events confirmed by the stream, held by it already (duplicate), or refused for ever",
+    ["outcome"],
 )
 
 LEASE_S = 30.0
-WINDOW = 64
-WORKSPACES = 16
+WINDOW = 256
+WORKSPACES = 8
+_FIRST = UUID(int=0)
 
 
 class Publisher(Protocol):
     """Where events go: `autopilot.bus.events.EventPublisher`."""
 
-    async def publish(self, subject: str, payload: bytes, event_id: UUID) -> object:
+    async def ensure_stream(self) -> None:
+        """Look after the stream; costs nothing where that is done. Raises BusUnavailable."""
+        ...
+
+    async def publish(self, subject: str, payload: bytes, event_id: UUID) -> PubAck:
         """Store one event; raises BusUnavailable (later, same id) or BusRefused (never)."""
         ...
 
@@ -62,7 +71,10 @@ class Sequencer:
 
 
 class Relay:
-    """Publishes the events of workspaces that it holds by lease, each run's in order, each again until confirmed."""
+    """Publishes the events of workspaces that it holds by lease, each run's in order, each again until confirmed.
+
+    At most `WORKSPACES` × `WINDOW` events are on their way, and `WORKSPACES` × `batch` in memory, whatever waits.
+    """
 
     def __init__(
         self,
@@ -78,73 +90,91 @@ class Relay:
         self._connected = connected
         self._batch = batch
         self._clock = clock or SystemClock()
+        self._passed = _FIRST
 
     async def step(self) -> bool:
-        """Relay a batch for each of some workspaces; whether there may be more. Nothing happens without NATS."""
+        """Relay a batch for each of some workspaces; whether there may be more. Nothing happens without NATS.
+
+        The workspaces come by turns, so that those that always have events do not hold up the others.
+        """
         if not self._connected():
             return False
+        await self._publisher.ensure_stream()
         token = LeaseToken(random_token())
         async with self._database.connection() as conn:
-            leases = await events.lease_relays(conn, token, lease_s=LEASE_S, limit=WORKSPACES)
+            leases = await events.lease_relays(
+                conn, token, after=self._passed, lease_s=LEASE_S, limit=WORKSPACES
+            )
+        more = bool(leases) or self._passed != _FIRST
+        self._passed = leases[-1].workspace_id if len(leases) == WORKSPACES else _FIRST
         outcomes = await asyncio.gather(
             *(self._relay(lease, token) for lease in leases), return_exceptions=True
         )
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
-        return bool(leases)
+        return more
 
     async def _relay(self, lease: RelayLease, token: LeaseToken) -> None:
         try:
             async with self._database.connection() as conn:
                 waiting = await events.read_after(conn, lease.workspace_id, lease.relayed_seq, self._batch)
             held_until = self._clock.monotonic() + LEASE_S / 2
-            for window in windows(waiting):
+            for start in range(0, len(waiting), WINDOW):
                 if self._clock.monotonic() > held_until:
                     return
-                await self._publish(window)
+                window = waiting[start : start + WINDOW]
+                confirmed, error = await self._publish(window)
                 await points.hit("dispatcher.after_publish")
-                async with self._database.connection() as conn:
-                    if not await events.advance_relay(
-                        conn, lease.workspace_id, token, window[-1].seq, lease_s=LEASE_S
-                    ):
-                        _logger.warning("relay_lease_lost", workspace_id=str(lease.workspace_id))
-                        return
+                if confirmed and not await self._advance(lease, token, window[confirmed - 1].seq):
+                    return
+                if error is not None:
+                    raise error
                 held_until = self._clock.monotonic() + LEASE_S / 2
         finally:
             with suppress(InfrastructureError):  # then the lease runs out by itself
                 async with self._database.connection() as conn:
                     await events.release_relay(conn, lease.workspace_id, token)
 
-    async def _publish(self, window: Sequence[RunEvent]) -> None:
-        """Publish events of different runs at once and wait for all; the first error is raised when none is on its way."""
-        outcomes = await asyncio.gather(
-            *(self._publish_one(event) for event in window), return_exceptions=True
-        )
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
+    async def _advance(self, lease: RelayLease, token: LeaseToken, seq: int) -> bool:
+        async with self._database.connection() as conn:
+            held = await events.advance_relay(conn, lease.workspace_id, token, seq, lease_s=LEASE_S)
+        if not held:
+            _logger.warning("relay_lease_lost", workspace_id=str(lease.workspace_id))
+        return held
+
+    async def _publish(self, window: Sequence[RunEvent]) -> tuple[int, BaseException | None]:
+        """Publish the runs of a window at once and wait for all: how many events from its beginning are confirmed.
+
+        With it comes the first error, when nothing is on its way any more.
+        """
+        done: set[int] = set()
+
+        async def publish_in_order(of_one_run: Sequence[RunEvent]) -> None:
+            for event in of_one_run:
+                await self._publish_one(event)
+                done.add(event.seq)
+
+        outcomes = await asyncio.gather(*map(publish_in_order, by_run(window)), return_exceptions=True)
+        confirmed = sum(1 for _ in takewhile(lambda event: event.seq in done, window))
+        return confirmed, next((each for each in outcomes if isinstance(each, BaseException)), None)
 
     async def _publish_one(self, event: RunEvent) -> None:
         subject = event_subject(event.workspace_id, event.kind.value)
         try:
-            await self._publisher.publish(subject, msgspec.json.encode(event), event.event_id)
+            ack = await self._publisher.publish(subject, msgspec.json.encode(event), event.event_id)
         except BusRefused as error:
             # It would be refused for ever and hold up all that come after it; readers of Postgres have it.
             _logger.warning("run_event_refused", event_id=str(event.event_id), reason=str(error))
             _relayed.labels("refused").inc()
         else:
-            _relayed.labels("confirmed").inc()
+            # A duplicate is this event: its id is its own and was never said of another one.
+            _relayed.labels("duplicate" if ack.duplicate else "confirmed").inc()
 
 
-def windows(waiting: Sequence[RunEvent], size: int = WINDOW) -> list[list[RunEvent]]:
-    """Cut events into stretches that hold each run once, so that a run's next event follows the ack of the one before."""
-    cut: list[list[RunEvent]] = []
-    runs: set[RunId] = set()
-    for event in waiting:
-        if not cut or event.run_id in runs or len(cut[-1]) == size:
-            cut.append([])
-            runs = set()
-        cut[-1].append(event)
-        runs.add(event.run_id)
-    return cut
+def by_run(window: Sequence[RunEvent]) -> list[list[RunEvent]]:
+    """The events of each run, in their order: one is published after the confirmation of the one before."""
+    runs: dict[RunId, list[RunEvent]] = {}
+    for event in window:
+        runs.setdefault(event.run_id, []).append(event)
+    return list(runs.values())

@@ -816,10 +816,18 @@ CREATE TABLE run_event (
     CONSTRAINT run_event_seq_positive CHECK (seq >= 1)
 );
 
--- One row a workspace: the sequencer's lock and counter, and how far the relay has been confirmed.
+-- What a restored or promoted copy of this database does not share with it: the server, its timeline and the database's own number.
+CREATE FUNCTION database_history() RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT concat_ws('.', (SELECT system_identifier FROM pg_control_system()), (SELECT timeline_id FROM pg_control_checkpoint()),
+                     (SELECT oid FROM pg_database WHERE datname = current_database()))
+$$;
+
+-- One row a workspace: the sequencer's lock and counter, and how far the relay has been confirmed. `history` is where the numbers
+-- of `epoch` were given.
 CREATE TABLE event_head (
     workspace_id uuid NOT NULL,
     epoch bigint NOT NULL DEFAULT 1,
+    history text NOT NULL DEFAULT database_history(),
     last_seq bigint NOT NULL DEFAULT 0,
     relayed_seq bigint NOT NULL DEFAULT 0,
     relay_token uuid,

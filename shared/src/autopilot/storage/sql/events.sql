@@ -21,8 +21,11 @@ SELECT h.workspace_id FROM event_head h
 -- name: sequence
 -- Move outbox rows of locked workspaces to run_event, numbered densely. It must be a statement of its own after the lock: then it sees
 -- all that committed before, and whoever commits later gets a later number. Rows are deleted by an array of their ids, which is looked
--- up in the index however long the backlog is; a join would read all of it for each batch.
-WITH taken AS (
+-- up in the index however long the backlog is; a join would read all of it for each batch. The first numbers given in a restored
+-- database begin an epoch, by the clock, so that no two restorations share one: cursors of what was lost fit nothing.
+WITH here AS MATERIALIZED (
+    SELECT database_history() AS history
+), taken AS (
     DELETE FROM run_event_outbox o
      WHERE o.id = ANY(ARRAY(SELECT n.id FROM run_event_outbox n WHERE n.workspace_id = ANY($1::uuid[]) ORDER BY n.id LIMIT $2))
  RETURNING o.id, o.event_id, o.workspace_id, o.autopilot_id, o.run_id, o.kind, o.payload, o.occurred_at
@@ -32,8 +35,10 @@ WITH taken AS (
       FROM taken t
       JOIN event_head h ON h.workspace_id = t.workspace_id
 ), counted AS (
-    UPDATE event_head h SET last_seq = n.top
-      FROM (SELECT workspace_id, max(seq) AS top FROM numbered GROUP BY workspace_id) n
+    UPDATE event_head h
+       SET last_seq = n.top, history = here.history,
+           epoch = CASE WHEN h.history = here.history THEN h.epoch ELSE greatest(h.epoch + 1, extract(epoch FROM clock_timestamp())::bigint) END
+      FROM here, (SELECT workspace_id, max(seq) AS top FROM numbered GROUP BY workspace_id) n
      WHERE h.workspace_id = n.workspace_id
 )
 INSERT INTO run_event (workspace_id, seq, event_id, autopilot_id, run_id, kind, payload, occurred_at)
@@ -43,10 +48,11 @@ SELECT n.workspace_id, n.seq, n.event_id, n.autopilot_id, n.run_id, n.kind, n.pa
 
 -- name: read_after
 -- A workspace's events behind a sequence number.
-SELECT workspace_id, seq, event_id, autopilot_id, run_id, kind, payload, occurred_at
-  FROM run_event
- WHERE workspace_id = $1 AND seq > $2
- ORDER BY seq
+SELECT e.workspace_id, h.epoch, e.seq, e.event_id, e.autopilot_id, e.run_id, e.kind, e.payload, e.occurred_at
+  FROM event_head h
+  JOIN run_event e ON e.workspace_id = h.workspace_id
+ WHERE h.workspace_id = $1 AND e.seq > $2
+ ORDER BY e.seq
  LIMIT $3;
 
 -- name: read_head
@@ -59,12 +65,21 @@ SELECT h.epoch, h.last_seq, coalesce((SELECT min(e.seq) FROM run_event e WHERE e
 -- How far several workspaces go, for those who wait for more.
 SELECT workspace_id, last_seq FROM event_head WHERE workspace_id = ANY($1::uuid[]);
 
+-- name: find_welcome
+-- Of listeners, each a token ($1) in a workspace ($2): those whose token is still live and whose person is still a member.
+SELECT l.token_id, l.workspace_id
+  FROM unnest($1::uuid[], $2::uuid[]) AS l (token_id, workspace_id)
+  JOIN api_token t ON t.id = l.token_id
+ WHERE t.revoked_at IS NULL AND t.expires_at > clock_timestamp()
+   AND (t.kind <> 'personal'
+        OR EXISTS (SELECT 1 FROM member m WHERE m.workspace_id = l.workspace_id AND m.user_id = t.user_id));
+
 -- name: lease_relays
--- Workspaces with events that are not confirmed yet and whom nobody relays, taken by this lease.
+-- The next workspaces behind one that have events which are not confirmed yet and whom nobody relays, taken by this lease.
 UPDATE event_head h
    SET relay_token = $1, relay_until = clock_timestamp() + $2 * interval '1 second'
   FROM (SELECT workspace_id FROM event_head
-         WHERE relayed_seq < last_seq AND (relay_until IS NULL OR relay_until < clock_timestamp())
+         WHERE relayed_seq < last_seq AND (relay_until IS NULL OR relay_until < clock_timestamp()) AND workspace_id > $4
          ORDER BY workspace_id
          LIMIT $3
            FOR UPDATE SKIP LOCKED) free

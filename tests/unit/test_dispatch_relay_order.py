@@ -1,4 +1,4 @@
-"""How the relay cuts events into windows (HAZARDS 18)."""
+"""What the relay may publish at once: different runs, never two events of one (HAZARDS 18)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autopilot.dispatcher.relay import windows
+from autopilot.dispatcher.relay import by_run
 from autopilot.domain.events import EventKind, RunEvent
 from autopilot.domain.ids import AutopilotId, EventId, RunId, WorkspaceId
 from autopilot.domain.states import RunStatus, Source
@@ -17,6 +17,7 @@ from autopilot.domain.states import RunStatus, Source
 def event(seq: int, run: int) -> RunEvent:
     return RunEvent(
         event_id=EventId(UUID(int=seq)),
+        epoch=1,
         seq=seq,
         kind=EventKind.STARTED,
         workspace_id=WorkspaceId(UUID(int=0)),
@@ -28,17 +29,12 @@ def event(seq: int, run: int) -> RunEvent:
     )
 
 
-@given(st.lists(st.integers(0, 5), max_size=60), st.integers(1, 8))
-def test_windows_keep_order_hold_each_run_once_and_are_never_larger_than_asked(
-    runs: list[int], size: int
-) -> None:
+@given(st.lists(st.integers(0, 5), max_size=60))
+def test_each_run_has_its_events_in_order_and_none_is_left_out(runs: list[int]) -> None:
     waiting = [event(seq, run) for seq, run in enumerate(runs)]
-    cut = windows(waiting, size)
-    assert [one for window in cut for one in window] == waiting
-    for window in cut:
-        assert 1 <= len(window) <= size
-        assert len({one.run_id for one in window}) == len(window)
-
-
-def test_events_of_different_runs_share_a_window() -> None:
-    assert [len(window) for window in windows([event(seq, seq) for seq in range(10)], 4)] == [4, 4, 2]
+    chains = by_run(waiting)
+    assert sorted((one for chain in chains for one in chain), key=lambda one: one.seq) == waiting
+    assert len(chains) == len(set(runs))
+    for chain in chains:
+        assert len({one.run_id for one in chain}) == 1
+        assert [one.seq for one in chain] == sorted(one.seq for one in chain)
