@@ -120,13 +120,12 @@ async def _answer(
 ) -> web.StreamResponse:
     try:
         if sum(len(name) + len(value) + 4 for name, value in request.raw_headers) > MAX_HEADER_BYTES:
-            too_large = Problem(431, "headers_too_large", "The headers are larger than 16 KiB.")
-            return problem_response(too_large, request_id)
+            return problem_response(headers_too_large(), request_id)
         return await handler(request)
     except web.HTTPException as error:
         if error.status < 400:
             raise
-        return problem_response(_from_aiohttp(error), request_id)
+        return problem_response(problem_of(error), request_id)
     except AutopilotError as error:
         return problem_response(_to_problem(error, translate), request_id)
     except Exception:
@@ -153,7 +152,12 @@ def _internal_error() -> Problem:
     return Problem(500, "internal_error", "Something went wrong here.")
 
 
-def _from_aiohttp(error: web.HTTPException) -> Problem:
+def headers_too_large(message: str = "The headers are larger than 16 KiB.") -> Problem:
+    return Problem(431, "headers_too_large", message)
+
+
+def problem_of(error: web.HTTPException) -> Problem:
+    """What aiohttp itself refuses, in our words: its own may quote the request."""
     headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
     phrase = _phrase(error.status)
     return Problem(error.status, phrase.lower().replace(" ", "_"), f"{phrase}.", headers=headers)

@@ -1,0 +1,267 @@
+"""What a peer may do with its socket, and for how long: every phase of a connection has an end (S9.2, S9.16)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+from structlog.testing import capture_logs
+
+from autopilot.kit import connections, http, metrics
+from autopilot.kit.connections import Connection, SocketLimits
+from autopilot.kit.server import port_of, serve
+
+GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+LONG = 32_000_000
+FAR_S = 60.0
+
+
+class Peer:
+    """The far end of one connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def answer(self) -> tuple[int, bytes]:
+        """The status and the body of the next answer."""
+        head = (await self._reader.readuntil(b"\r\n\r\n")).decode()
+        length = next(
+            int(line.split(":")[1]) for line in head.splitlines() if line.lower().startswith("content-length")
+        )
+        return int(head.split()[1]), await self._reader.readexactly(length)
+
+    async def rest(self) -> bytes:
+        """Everything until the server closes."""
+        async with asyncio.timeout(5):
+            try:
+                return await self._reader.read()
+            except ConnectionError:
+                return b""
+
+
+class Place:
+    """A running server: `connect` to it, `asked` once a request has come, `ended` holds why it cut connections off."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.asked = asyncio.Event()
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def connect(self) -> Peer:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self.writers.append(writer)
+        return Peer(reader, writer)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.asked.set()
+        if request.path == "/buffered":
+            assert request.transport is not None
+            request.transport.set_write_buffer_limits(high=2 * LONG)
+        if request.path in {"/long", "/buffered"}:
+            return web.Response(body=b"x" * LONG)
+        try:
+            return web.Response(text=f"{request.path}:{len(await request.read())}")
+        except web.RequestPayloadError:
+            return http.problem_response(http.Problem(400, "invalid_body", "It cannot be read."), "-")
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[str]:
+    """Why connections were cut off, as it happens."""
+    reasons: asyncio.Queue[str] = asyncio.Queue()
+    abort = Connection._abort
+
+    def noting(connection: Connection, why: str) -> str:
+        reasons.put_nowait(why)
+        return abort(connection, why)
+
+    monkeypatch.setattr(Connection, "_abort", noting)
+    return reasons
+
+
+@asynccontextmanager
+async def serving(**limits: float) -> AsyncIterator[Place]:
+    """A server that echoes the length of a body; limits that are not given are far away."""
+    chosen = {"head_s": FAR_S, "body_s": FAR_S, "stall_s": FAR_S, "idle_s": FAR_S, **limits}
+    given = SocketLimits(look_every_s=0.02, **chosen)  # type: ignore[arg-type]
+    place = Place()
+    app = web.Application(client_max_size=1_000_000)
+    app.router.add_route("*", "/{path:.*}", place.answer)
+    runner = await serve(app, "127.0.0.1", 0, what="test", limits=given, shutdown_timeout=0.5)
+    place.port = port_of(runner)
+    try:
+        yield place
+    finally:
+        for writer in place.writers:
+            writer.transport.abort()
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("sent", "why", "limit"),
+    [
+        (b"", "silent", "head_s"),
+        (b"POST /a HTTP/1.1\r\nHost:", "slow_head", "head_s"),
+        (b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nxx", "slow_body", "body_s"),
+        (
+            b"POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nxx\r\n",
+            "slow_body",
+            "body_s",
+        ),
+    ],
+    ids=["nothing", "half a head", "half a body", "half of the chunks"],
+)
+async def test_a_peer_that_stops_in_the_middle_is_cut_off(
+    sent: bytes, why: str, limit: str, ended: asyncio.Queue[str]
+) -> None:
+    async with serving(**{limit: 0.1}) as place:
+        peer = await place.connect()
+        peer.send(sent)
+        assert await peer.rest() == b""
+        assert await ended.get() == why
+        assert f'autopilot_http_connections_closed_total{{why="{why}"}}'.encode() in metrics.render()
+        other = await place.connect()
+        other.send(GET)
+        assert await other.answer() == (200, b"/:0")
+
+
+async def test_dribbling_bytes_buys_no_time() -> None:
+    """The time of a head runs from its first byte, also for the second request of a connection."""
+    async with serving(head_s=0.3) as place:
+        peer = await place.connect()
+        peer.send(GET)
+        assert (await peer.answer())[0] == 200
+        ended = asyncio.create_task(peer.rest())
+        for byte in b"GET /" + b"a" * 10_000:
+            if ended.done():
+                break
+            peer.send(bytes([byte]))
+            await asyncio.wait([ended], timeout=0.02)
+        assert ended.done()
+        assert await ended == b""
+
+
+async def test_a_connection_may_rest_between_requests_and_not_for_ever() -> None:
+    async with serving(head_s=0.05, idle_s=0.4) as place:
+        peer = await place.connect()
+        peer.send(GET)
+        assert (await peer.answer())[0] == 200
+        ended = asyncio.create_task(peer.rest())
+        await asyncio.wait([ended], timeout=0.2)
+        assert not ended.done()
+        assert await ended == b""
+
+
+@pytest.mark.parametrize("path", ["long", "buffered"])
+async def test_a_peer_that_takes_no_answer_is_cut_off(path: str, ended: asyncio.Queue[str]) -> None:
+    """While it is written, and once the connection is closed: closing waits for what is still to be written."""
+    async with serving(stall_s=0.2) as place:
+        peer = await place.connect()
+        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        peer.send(f"GET /{path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
+        assert await ended.get() == "stalled"
+        peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert len(await peer.rest()) < LONG
+
+
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    """However many; aiohttp stops reading beyond 32 that wait."""
+    async with serving() as place:
+        peer = await place.connect()
+        peer.send(
+            b"".join(
+                b"POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s" % (n, n, b"x" * n)
+                for n in range(200)
+            )
+            + b"GET /end HTTP/1.1\r\nHost:"
+        )
+        answers = [await peer.answer() for _ in range(200)]
+        assert answers == [(200, b"/%d:%d" % (n, n)) for n in range(200)]
+        peer.send(b" a\r\n\r\n")
+        assert await peer.answer() == (200, b"/end:0")
+
+
+@pytest.mark.parametrize(
+    ("head", "size"),
+    [(b"X-%d: " + b"v" * 8_000 + b"\r\n", 120), (b"X-%d: v\r\n", 129)],
+    ids=["many large headers", "many small headers"],
+)
+async def test_heads_are_bounded_before_they_are_complete(head: bytes, size: int) -> None:
+    """Each header of the first is short enough for the parser, and there are few enough of them."""
+    async with serving() as place:
+        peer = await place.connect()
+        peer.send(b"GET / HTTP/1.1\r\nHost: a\r\n")
+        answer = asyncio.create_task(peer.answer())
+        for number in range(size):
+            if answer.done():
+                break
+            peer.send(head % number)
+            await asyncio.wait([answer], timeout=0.002)
+        else:
+            peer.send(b"\r\n")
+        status, body = await answer
+        assert status == 431
+        assert b'"code":"headers_too_large"' in body
+        assert await peer.rest() == b""
+
+
+async def test_a_body_that_stops_being_http_is_answered_at_once_and_once() -> None:
+    async with serving() as place:
+        peer = await place.connect()
+        peer.send(b"POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nxx\r\n")
+        await place.asked.wait()
+        with capture_logs() as lines:
+            peer.send(b"hunter2\r\n")
+            answer = await peer.rest()
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert answer.count(b"HTTP/1.1") == 1
+        assert [line["event"] for line in lines] == ["http_request_broken"]
+        assert "hunter2" not in str(lines)
+
+
+async def test_a_peer_that_has_said_all_and_half_closes_ends_its_connection() -> None:
+    async with serving() as place:
+        peer = await place.connect()
+        peer.send(GET[:-2])
+        peer.writer.write_eof()
+        assert await peer.rest() == b""
+
+
+async def test_beyond_their_number_the_longest_waiting_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """First those that never asked anything; who came within the last second stays."""
+    async with serving(connections=3) as place:
+        asked, silent, fresh = [await place.connect() for _ in range(3)]
+        asked.send(GET)
+        assert (await asked.answer())[0] == 200
+        refused = await place.connect()
+        assert (await refused.rest()).startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+        monkeypatch.setattr(connections, "_WAITED_S", 0.0)
+        late = await place.connect()
+        late.send(GET)
+        assert (await late.answer())[0] == 200
+        assert await silent.rest() == b""
+        for peer in (asked, fresh):
+            peer.send(GET)
+            assert (await peer.answer())[0] == 200
+
+
+async def test_a_flood_of_resets_leaves_nothing_behind() -> None:
+    async with serving(connections=50) as place:
+        for _ in range(200):
+            peer = await place.connect()
+            peer.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nx")
+            linger = peer.writer.get_extra_info("socket")
+            linger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            peer.writer.transport.abort()
+        other = await place.connect()
+        other.send(GET)
+        assert await other.answer() == (200, b"/:0")
