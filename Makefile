@@ -13,7 +13,7 @@ SOURCES := shared/src services/*/src deploy/local/src
 CODE := $(SOURCES) tests deploy/bootstrap.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up start stop status format lint types imports unit integration contract system faults \
+.PHONY: help setup senders demo up start stop status format lint types imports unit integration contract system faults \
 	check test bench lock schema clean
 
 help: ## Show this list
@@ -22,6 +22,15 @@ help: ## Show this list
 setup: ## Install uv in .tools and every package in .venv (quick when nothing changed)
 	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON) on this machine: install Python 3.11 or newer, or set PYTHON=/path/to/python." >&2; exit 1; }
 	@$(PYTHON) deploy/bootstrap.py
+
+SENDERS := tests/senders/node_modules/.package-lock.json
+
+senders: $(SENDERS) ## Install the client libraries of webhook senders that are npm packages, for tests
+
+$(SENDERS): tests/senders/package.json tests/senders/package-lock.json | setup
+	@echo "Installing the senders of webhooks in tests/senders"
+	@python tests/senders/install.py
+	@touch $@
 
 demo: setup ## Run the main job on real input, from webhook to finished task, and show its timeline
 	@$(LOCAL) demo
@@ -59,7 +68,7 @@ unit: setup ## Tests without input or output
 integration: setup ## Tests on real Postgres and NATS
 	$(PYTEST) $(PARALLEL) tests/integration
 
-contract: setup ## Each port's suite on each of its implementations
+contract: setup senders ## Each port's suite on each of its implementations
 	$(PYTEST) $(PARALLEL) tests/contract
 
 system: setup ## Tests of the four services as processes
@@ -84,4 +93,4 @@ schema: setup ## Write storage/schema.sql from the migrations
 
 clean: ## Remove everything that is made here, the stack's data included
 	@if [ -x .venv/bin/python ]; then $(LOCAL) destroy; fi
-	rm -rf .venv .tools .local .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .tools tests/senders/node_modules .local .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hmac
+from datetime import UTC, datetime
 
 import pytest
 from multidict import CIMultiDict
 
 from autopilot.domain.webhook import providers
-from autopilot.domain.webhook.signature import SignatureStatus, verify
+from autopilot.domain.webhook.signature import SignatureStatus, Signed, verify
 
 GITHUB = providers.get("github")
 SECRET = b"0123456789abcdef"
@@ -33,7 +34,8 @@ VECTORS = [
 
 def judge(signature: str | None, raw: bytes, *secrets: bytes, provider: str = "github") -> SignatureStatus:
     headers = CIMultiDict({"x-hub-signature-256": signature} if signature is not None else {})
-    return verify(providers.get(provider), secrets, headers, raw)
+    request = Signed(headers=headers, raw=raw, head={})
+    return verify(providers.get(provider), secrets, request, datetime.fromtimestamp(0, UTC)).status
 
 
 @pytest.mark.parametrize("provider", ["generic", "github"])

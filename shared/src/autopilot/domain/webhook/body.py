@@ -11,12 +11,15 @@ from urllib.parse import parse_qsl
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import astuple
 
 from autopilot.domain.errors import InvalidValue
 
 MAX_DEPTH: Final = 100
 MAX_FORM_FIELDS: Final = 1_000
 
+_OBJECTS: Final = frozenset({"event", "eventPayload", "object_attributes"})
+_MAX_HEAD_DIGITS: Final = 15
 _MAX_INT_DIGITS: Final = 4_300  # beyond it Python refuses to convert between text and int
 _BOM: Final = b"\xef\xbb\xbf"
 _FORM: Final = "application/x-www-form-urlencoded"
@@ -33,7 +36,7 @@ class BadBody(InvalidValue):
 
 
 class _Top(Struct):
-    """The few top-level fields that name and filter an event; the rest is checked and skipped."""
+    """The few fields that name, filter and identify an event; the rest is checked and skipped."""
 
     event: Raw | UnsetType = UNSET
     type: Raw | UnsetType = UNSET
@@ -41,7 +44,16 @@ class _Top(Struct):
     state: Raw | UnsetType = UNSET
     conclusion: Raw | UnsetType = UNSET
     status: Raw | UnsetType = UNSET
-    eventPayload: Raw | UnsetType = UNSET  # noqa: N815 - the name on the wire
+    subtype: Raw | UnsetType = UNSET
+    command: Raw | UnsetType = UNSET
+    build_status: Raw | UnsetType = UNSET
+    event_type: Raw | UnsetType = UNSET
+    event_id: Raw | UnsetType = UNSET
+    id: Raw | UnsetType = UNSET
+    challenge: Raw | UnsetType = UNSET
+    webhookTimestamp: Raw | UnsetType = UNSET  # noqa: N815 - the names on the wire
+    eventPayload: Raw | UnsetType = UNSET  # noqa: N815
+    object_attributes: Raw | UnsetType = UNSET
 
 
 _object = msgspec.json.Decoder(_Top)
@@ -53,9 +65,10 @@ _any = msgspec.json.Decoder()
 class ParsedBody(Struct, frozen=True, kw_only=True):
     """A body proven readable.
 
-    `head` is as much of the value as naming and filtering look at: the strings among the top-level fields
-    `event type action state conclusion status`, and `eventPayload` as a head of its own (None when it is no
-    object); empty for an array. Reading it costs a fraction of decoding `value`.
+    `head` is as much of the value as naming, filtering and the table of providers look at: of the fields of `_Top`
+    the strings, a whole number in `webhookTimestamp`, and the same of an `event`, `eventPayload` or
+    `object_attributes` that is an object; an `eventPayload` of any other kind is None. Empty for an array. Reading
+    it costs a fraction of decoding `value`.
     """
 
     json_text: bytes
@@ -114,16 +127,21 @@ def _check(text: bytes) -> dict[str, object]:
     return head
 
 
-def _head(text: bytes | Raw) -> dict[str, object]:
-    top = _object.decode(text)
+def _head(text: bytes | Raw, *, nested: bool = False) -> dict[str, object]:
+    """One level of fields, and below it one more of those that are objects: no body makes it read on and on."""
     head: dict[str, object] = {}
-    for name in ("event", "type", "action", "state", "conclusion", "status"):
-        field: Raw | UnsetType = getattr(top, name)
-        if field is not UNSET and bytes(field)[:1] == b'"':
-            head[name] = _string.decode(field)
-    if top.eventPayload is not UNSET:
-        payload = bytes(top.eventPayload)
-        head["eventPayload"] = _head(payload) if payload[:1] == b"{" else None
+    for name, field in zip(_Top.__struct_fields__, astuple(_object.decode(text)), strict=True):
+        if field is UNSET:
+            continue
+        value = bytes(field)
+        if value[:1] == b'"' and name != "eventPayload":
+            head[name] = _string.decode(value)
+        elif value[:1] == b"{" and name in _OBJECTS and not nested:
+            head[name] = _head(value, nested=True)
+        elif name == "eventPayload":
+            head[name] = None
+        elif name == "webhookTimestamp" and value.isdigit() and len(value) <= _MAX_HEAD_DIGITS:
+            head[name] = int(value)
     return head
 
 

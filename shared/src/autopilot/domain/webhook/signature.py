@@ -1,16 +1,22 @@
-"""Whether a webhook was signed with one of the trigger's secrets (S9.6)."""
+"""Whether a webhook was signed with one of the trigger's secrets, and lately (S9.5, S9.6)."""
 
 from __future__ import annotations
 
+import binascii
 import hmac
-import re
-from collections.abc import Mapping, Sequence
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from autopilot.domain.webhook.providers import HmacHex, Provider
+from msgspec import Struct
 
-_HEX_SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
+from autopilot.domain.webhook.providers import Provider, Scheme
+
+TOLERANCE_S: Final = 300
+_MAX_TIMESTAMP_DIGITS: Final = 15
+_KEY_PREFIX: Final = b"whsec_"
 
 
 class SignatureStatus(StrEnum):
@@ -22,28 +28,116 @@ class SignatureStatus(StrEnum):
     MISSING = "missing"
 
 
-def verify(
-    provider: Provider, secrets: Sequence[bytes], headers: Mapping[str, str], raw: bytes
-) -> SignatureStatus:
-    """Judge the signature over the raw bytes; during a rotation `secrets` holds the new and the previous one.
+class Proof(Struct, frozen=True):
+    """What a signature proved; `flaw` tells the sender what is wrong with one that proved nothing."""
 
-    `headers` looks names up without regard to case. Whatever is malformed is invalid; every secret is tried in
-    constant time, so the answer's delay says nothing about which one fitted.
+    status: SignatureStatus
+    flaw: str = ""
+
+
+class Signed(Struct, frozen=True, kw_only=True):
+    """What there is to judge of a request: its headers, whose names know no case, its raw body, and the body's head."""
+
+    headers: Mapping[str, str]
+    raw: bytes
+    head: Mapping[str, object]
+
+
+_NOT_REQUIRED: Final = Proof(SignatureStatus.NOT_REQUIRED)
+_VALID: Final = Proof(SignatureStatus.VALID)
+
+
+def verify(provider: Provider, secrets: Sequence[bytes], request: Signed, now: datetime) -> Proof:
+    """Judge a request by each of the provider's schemes that it uses; one that fits is enough.
+
+    During a rotation `secrets` holds the new and the previous one. `now` is the database's clock. Whatever is
+    malformed is invalid; every secret is tried in constant time, so the answer's delay says nothing about which one
+    fitted.
     """
     if not secrets:
-        return SignatureStatus.NOT_REQUIRED
-    given = headers.get(provider.signature.header)
-    if given is None:
-        return SignatureStatus.MISSING
-    digest = _digest(provider.signature, given)
-    if digest is None:
-        return SignatureStatus.INVALID
-    matches = [hmac.compare_digest(hmac.digest(secret, raw, "sha256"), digest) for secret in secrets]
-    return SignatureStatus.VALID if any(matches) else SignatureStatus.INVALID
+        return _NOT_REQUIRED
+    flaw = ""
+    for scheme in provider.schemes:
+        given = request.headers.get(scheme.header)
+        if given is not None:
+            flaw = _flaw(scheme, given, secrets, request, now)
+            if not flaw:
+                return _VALID
+    if flaw:
+        return Proof(SignatureStatus.INVALID, flaw)
+    wanted = " or ".join(scheme.header for scheme in provider.schemes)
+    return Proof(SignatureStatus.MISSING, f"the signature is missing: there is no header {wanted}")
 
 
-def _digest(scheme: HmacHex, given: str) -> bytes | None:
-    value = given.removeprefix(scheme.prefix)
-    if not given.startswith(scheme.prefix) or not _HEX_SHA256.fullmatch(value):
+def _flaw(scheme: Scheme, given: str, secrets: Sequence[bytes], request: Signed, now: datetime) -> str:
+    """What is wrong with a signature, empty when nothing is. That it is old is said only of one that fits."""
+    values = [value.strip() for value in given.split(scheme.separator)] if scheme.separator else [given]
+    timestamp = _timestamp(scheme, values, request)
+    if timestamp == "":
+        return "the signature's timestamp is missing or not a number"
+    message = request.raw
+    if scheme.before_body:
+        sent_id = request.headers.get(scheme.id_header, "") if scheme.id_header else ""
+        before = scheme.before_body.format(id=sent_id, timestamp=timestamp)
+        message = before.encode("utf-8", "surrogateescape") + message
+    candidates = [
+        _as_bytes(scheme, value[len(scheme.prefix) :]) for value in values if value.startswith(scheme.prefix)
+    ]
+    # Every pair is compared, whichever fits first.
+    fits = [
+        hmac.compare_digest(expected, candidate)
+        for expected in _expected(scheme, secrets, message)
+        for candidate in candidates
+    ]
+    if not any(fits):
+        return f"the signature in {scheme.header} does not fit the body"
+    return _staleness(scheme, timestamp, now) if timestamp is not None else ""
+
+
+def _as_bytes(scheme: Scheme, value: str) -> bytes:
+    return (value.lower() if scheme.encoding == "hex" else value).encode("utf-8", "surrogateescape")
+
+
+def _expected(scheme: Scheme, secrets: Sequence[bytes], message: bytes) -> Iterator[bytes]:
+    for secret in secrets:
+        if scheme.encoding == "secret":
+            yield secret
+            continue
+        for key in _keys(scheme, secret):
+            digest = hmac.digest(key, message, "sha256")
+            yield digest.hex().encode() if scheme.encoding == "hex" else b64encode(digest)
+
+
+def _keys(scheme: Scheme, secret: bytes) -> tuple[bytes, ...]:
+    """The key that a secret stands for. One without `whsec_` may be base64, as the libraries read it, or plain text."""
+    if scheme.key == "text":
+        return (secret,)
+    try:
+        decoded = b64decode(secret.removeprefix(_KEY_PREFIX), validate=True)
+    except binascii.Error:
+        return (secret,)
+    return (decoded,) if secret.startswith(_KEY_PREFIX) else (decoded, secret)
+
+
+def _timestamp(scheme: Scheme, values: Sequence[str], request: Signed) -> str | None:
+    """The timestamp as it was signed; empty when it is none, None when the scheme has none."""
+    if scheme.timestamp_header:
+        given = request.headers.get(scheme.timestamp_header, "")
+    elif scheme.timestamp_prefix:
+        prefix = scheme.timestamp_prefix
+        given = next((value[len(prefix) :] for value in values if value.startswith(prefix)), "")
+    elif scheme.timestamp_field:
+        found = request.head.get(scheme.timestamp_field)
+        given = str(found) if isinstance(found, int) else ""
+    else:
         return None
-    return bytes.fromhex(value)
+    return given if given.isascii() and given.isdigit() and len(given) <= _MAX_TIMESTAMP_DIGITS else ""
+
+
+def _staleness(scheme: Scheme, timestamp: str, now: datetime) -> str:
+    signed_at = int(timestamp) / 1000 if scheme.timestamp_field else int(timestamp)
+    age_s = now.timestamp() - signed_at
+    if abs(age_s) <= TOLERANCE_S:
+        return ""
+    when = f"{age_s:.0f} s before" if age_s > 0 else f"{-age_s:.0f} s after"
+    return f"the request was signed {when} it arrived, and at most {TOLERANCE_S} s are accepted"

@@ -15,19 +15,23 @@ TOKEN_BYTES: Final = 32
 _TOKEN: Final = re.compile(r"awt_[A-Za-z0-9_-]{43}")
 _MAX_HEADER_LENGTH: Final = 300
 
-_SIGNATURES: Final = tuple(dict.fromkeys(row.signature.header for row in PROVIDERS.values()))
-_KEPT: Final = (
-    "Content-Type",
-    "User-Agent",
-    *(
-        header
-        for row in PROVIDERS.values()
-        for header in (row.event_header, row.delivery_id_header)
-        if header
-    ),
-    EVENT_TYPE_HEADER,
-    IDEMPOTENCY_KEY,
-)
+_PRESENT: Final = "present"
+
+
+def _by_lower_name() -> dict[str, tuple[str, bool]]:
+    """The headers that are kept, with whether their value may be."""
+    told = ["Content-Type", "User-Agent", EVENT_TYPE_HEADER, IDEMPOTENCY_KEY]
+    secret: list[str] = []
+    for row in PROVIDERS.values():
+        told += [*row.event_headers, *row.delivery_headers]
+        for scheme in row.schemes:
+            secret.append(scheme.header)
+            told += [header for header in (scheme.id_header, scheme.timestamp_header) if header]
+    kept = {name.lower(): (name, True) for name in told}
+    return kept | {name.lower(): (name, False) for name in secret}
+
+
+_KEPT: Final = _by_lower_name()
 
 
 def new_webhook_token(random32: bytes) -> str:
@@ -54,8 +58,13 @@ def hint(secret: str) -> str:
 
 def stored_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """The headers a delivery keeps: a short list, long values cut, of signatures only that there was one."""
-    kept = {name: _storable(headers[name]) for name in _KEPT if name in headers}
-    return kept | dict.fromkeys((name for name in _SIGNATURES if name in headers), "present")
+    kept: dict[str, str] = {}
+    for given, value in headers.items():
+        known = _KEPT.get(given.lower())
+        if known is not None:
+            name, telling = known
+            kept.setdefault(name, _storable(value) if telling else _PRESENT)
+    return kept
 
 
 def _storable(value: str) -> str:
