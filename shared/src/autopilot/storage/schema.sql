@@ -991,6 +991,8 @@ CREATE UNIQUE INDEX dispatch_queue_delivery_unique ON public.dispatch_queue USIN
 
 CREATE UNIQUE INDEX dispatch_queue_run_unique ON public.dispatch_queue USING btree (run_id) WHERE (run_id IS NOT NULL);
 
+CREATE INDEX dispatch_queue_undecided_idx ON public.dispatch_queue USING btree (seq) WHERE (delivery_id IS NOT NULL);
+
 CREATE INDEX event_head_behind_idx ON public.event_head USING btree (workspace_id) WHERE (relayed_seq < last_seq);
 
 CREATE INDEX inbox_item_list_idx ON public.inbox_item USING btree (workspace_id, user_id, id);

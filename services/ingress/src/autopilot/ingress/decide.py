@@ -68,7 +68,7 @@ def decide(found: Found, received: Received) -> NewDelivery:
     """Judge a request, first hit first: signature, ping, trigger, autopilot, filter, admission. BadBody for bad headers.
 
     Whether it is a duplicate comes between signature and ping; that only the write can tell. Where the look-up could
-    not decide on admission, nothing behind the signature is judged: the dispatcher does it, once (S9.10).
+    not decide on admission, nothing behind the ping is judged: the dispatcher does it, once (S9.10).
     """
     provider, headers = found.provider, received.headers
     key, key_source = providers.dedupe_key(provider, headers, received.body.head) or (None, None)
@@ -122,12 +122,9 @@ def decide(found: Found, received: Received) -> NewDelivery:
 def _judge(found: Found, received: Received, event: str, proof: Proof) -> tuple[Outcome, Reason | None]:
     if proof.status in _UNSIGNED:
         return "rejected", (_UNSIGNED[proof.status], proof.flaw)
-    snapshot, decision = found.target.snapshot, found.decision
-    if snapshot is None or decision is None:
-        return "queued", None
     verdict = judge(
-        snapshot,
-        decision,
+        found.target.snapshot,
+        found.decision,
         wanted=found.filters,
         provider=found.provider,
         event=event,

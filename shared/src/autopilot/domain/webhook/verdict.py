@@ -16,14 +16,15 @@ MAX_TEXT: Final = 2000
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """`accepted`: a pending run. `skipped`: a run that ends at once. `ignored`: none. The last two say why."""
+    """`accepted`: a pending run. `skipped`: a run that ends at once. `ignored`: none. These two say why. `queued`: nobody knows."""
 
-    outcome: Literal["accepted", "skipped", "ignored"]
+    outcome: Literal["accepted", "queued", "skipped", "ignored"]
     code: ReasonCode | None = None
     text: str | None = None
 
 
 _ACCEPTED: Final = Verdict(outcome="accepted")
+_UNDECIDED: Final = Verdict(outcome="queued")
 _PING: Final = Verdict(
     outcome="ignored",
     code=ReasonCode.PROVIDER_PING,
@@ -38,14 +39,23 @@ _FILTERED: Final = Verdict(
 
 
 def judge(
-    snapshot: Snapshot, decision: Decision, *, wanted: object, provider: Provider, event: str, head: object
+    snapshot: Snapshot | None,
+    decision: Decision | None,
+    *,
+    wanted: object,
+    provider: Provider,
+    event: str,
+    head: object,
 ) -> Verdict:
-    """The first that applies. `decision` is admission's on `snapshot`; `wanted` are the trigger's event filters.
+    """The first that applies. `decision` is admission's on `snapshot`, None where it could not be made (S9.10).
 
-    All of it can be judged again from what a delivery keeps: provider, event and body.
+    `wanted` are the trigger's event filters. All of it can be judged again from what a delivery keeps: provider, event
+    and body.
     """
     if is_ping(provider, event):
         return _PING
+    if snapshot is None or decision is None:
+        return _UNDECIDED
     if snapshot.trigger is not None and not snapshot.trigger.enabled:
         return _DISABLED
     if decision.outcome == "stop":

@@ -470,6 +470,8 @@ CREATE TABLE dispatch_queue (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 CREATE UNIQUE INDEX dispatch_queue_run_unique ON dispatch_queue (run_id) WHERE run_id IS NOT NULL;
 CREATE UNIQUE INDEX dispatch_queue_delivery_unique ON dispatch_queue (delivery_id) WHERE delivery_id IS NOT NULL;
+-- The entries of undecided deliveries, which are claimed apart from those of runs.
+CREATE INDEX dispatch_queue_undecided_idx ON dispatch_queue (seq) WHERE delivery_id IS NOT NULL;
 
 -- Entries for a later time: a retry, a paced slot, or the one waiter of queue_one with its deadline.
 CREATE TABLE dispatch_deferred (
