@@ -164,6 +164,8 @@ async def test_a_webhook_shows_its_url_to_writers_alone(api: Api, acme: Place, r
         ({"kind": "schedule", "cron": "* * * * *", "event_filters": []}, 422, "event_filters"),
         ({"kind": "schedule", "cron": "* * * * *", "pace_per_min": 5}, 422, "pace_per_min"),
         ({"kind": "schedule", "cron": "* * * * *", "signing_secret": SECRET}, 422, "signing_secret"),
+        ({"kind": "schedule", "cron": "* * * * *", "provider": None}, 422, "provider"),
+        ({"kind": "webhook", "cron": None}, 422, "cron"),
         ({"kind": "webhook", "cron": "* * * * *"}, 422, "cron"),
         ({"kind": "webhook", "timezone": "UTC"}, 422, "timezone"),
         ({"kind": "webhook", "catch_up": "latest"}, 422, "catch_up"),
@@ -206,6 +208,7 @@ async def test_the_other_kinds_fields_are_refused_on_edit_too(rule: Rule) -> Non
         (schedule, {"lateness_s": 60, "catch_up": "all"}, (422, "lateness_s")),
         (webhook, {"cron": "* * * * *"}, (422, "cron")),
         (webhook, {"lateness_s": 60}, (422, "lateness_s")),
+        (webhook, {"timezone": None}, (422, "timezone")),
         (webhook, {"signing_secret": SECRET}, (400, "signing_secret")),
     ]:
         answer = await rule.owner("PATCH", rule.at(trigger), fields)

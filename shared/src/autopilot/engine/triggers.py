@@ -262,7 +262,7 @@ def _secret(vault: Vault, secret: str) -> dict[str, Any]:
 
 def _edited(autopilot: Autopilot, before: Trigger, edit: TriggerEdit) -> Trigger:
     for field in _OTHER_KIND[before.kind]:
-        if getattr(edit, field) not in (UNSET, None):
+        if getattr(edit, field) is not UNSET:
             raise InvalidValue(field, f"does not belong to a {before.kind} trigger")
     changes: dict[str, Any] = {}
     if not isinstance(edit.label, UnsetType):

@@ -17,11 +17,15 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+# Sixteen bytes as URL-safe base64; the pattern is for the OpenAPI document, a cursor of another form is `bad_cursor`.
+Cursor = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": "^[A-Za-z0-9_-]{21}[AQgw]$"})]
+
+
 class PageQuery(Query, frozen=True, kw_only=True):
     """How a list is asked for; lists with filters extend it."""
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=100, description="How many at most")] = 20
-    cursor: Annotated[str | None, msgspec.Meta(description="`next_cursor` of the page before")] = None
+    cursor: Annotated[Cursor | None, msgspec.Meta(description="`next_cursor` of the page before")] = None
 
     @property
     def before(self) -> UUID | None:

@@ -7,6 +7,7 @@ import re
 from aiohttp import hdrs
 from msgspec import UnsetType
 
+from autopilot.domain.errors import Conflict
 from autopilot.rules_api.endpoint import Call
 from autopilot.rules_api.problems import malformed
 
@@ -23,5 +24,8 @@ def expected_version(call: Call, version: int | UnsetType) -> int | None:
     if tag is None:
         raise malformed("If-Match is not a version of this resource.", "If-Match")
     if given is not None and given != int(tag[1]):
-        raise malformed("If-Match and `version` name different versions.", "version")
+        raise Conflict(
+            "If-Match and `version` name different versions: one is not the present one.",
+            code="edit_conflict",
+        )
     return int(tag[1])

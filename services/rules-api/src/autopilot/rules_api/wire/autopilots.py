@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from autopilot.domain.ids import AutopilotId, ProjectId, RuleVersionId, UserId
 from autopilot.domain.permissions import Action
+from autopilot.domain.rule_fields import MAX_SUBSCRIBERS
 from autopilot.domain.states import (
     AssigneeType,
     AutopilotStatus,
@@ -25,25 +26,29 @@ from autopilot.engine.rules import AutopilotEdit, NewAutopilot
 from autopilot.rules_api.auth import Caller
 from autopilot.rules_api.paging import PageQuery
 from autopilot.rules_api.wire.collaborators import CollaboratorView, show_collaborators
-from autopilot.rules_api.wire.common import Body
+from autopilot.rules_api.wire.common import Body, Runbook, Template, Title
 from autopilot.rules_api.wire.triggers import TriggerView
 from autopilot.storage.autopilots import Autopilot, LastRun, ListedAutopilot
 from autopilot.storage.collaborators import Collaborator
+
+Subscribers = Annotated[
+    list[UUID], msgspec.Meta(max_length=MAX_SUBSCRIBERS, description="Members who are told of its issues")
+]
 
 
 class AutopilotCreate(Body, frozen=True, kw_only=True):
     """A new rule. An assignee may be missing only while it is paused; without a type it is an agent."""
 
-    title: str
-    description: str
+    title: Title
+    description: Runbook
     execution_mode: ExecutionMode
     assignee_type: AssigneeType | None = None
     assignee_id: UUID | None = None
-    issue_title_template: str | None = None
+    issue_title_template: Template | None = None
     project_id: UUID | None = None
     overlap_policy: OverlapPolicy = OverlapPolicy.ALLOW
     status: AutopilotStatus = AutopilotStatus.ACTIVE
-    subscribers: list[UUID] = msgspec.field(default_factory=list)
+    subscribers: Subscribers = msgspec.field(default_factory=list)
 
     def as_new(self, autopilot_id: AutopilotId) -> NewAutopilot:
         fields = msgspec.structs.asdict(self)
@@ -56,16 +61,16 @@ class AutopilotPatch(Body, frozen=True, kw_only=True):
     """What is not sent stays; `subscribers` replaces the list. `version` is the one the editor saw (else 409)."""
 
     version: int | UnsetType = UNSET
-    title: str | UnsetType = UNSET
-    description: str | UnsetType = UNSET
+    title: Title | UnsetType = UNSET
+    description: Runbook | UnsetType = UNSET
     execution_mode: ExecutionMode | UnsetType = UNSET
     assignee_type: AssigneeType | UnsetType | None = UNSET
     assignee_id: UUID | UnsetType | None = UNSET
-    issue_title_template: str | UnsetType | None = UNSET
+    issue_title_template: Template | UnsetType | None = UNSET
     project_id: UUID | UnsetType | None = UNSET
     overlap_policy: OverlapPolicy | UnsetType = UNSET
     status: AutopilotStatus | UnsetType = UNSET
-    subscribers: list[UUID] | UnsetType = UNSET
+    subscribers: Subscribers | UnsetType = UNSET
 
     def as_edit(self) -> AutopilotEdit:
         fields = msgspec.structs.asdict(self)

@@ -17,3 +17,20 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=100, pattern=r"\S")]
 Email: TypeAlias = Annotated[str, msgspec.Meta(max_length=254, pattern=r"^[^@\s]+@[^@\s]+$")]
+Title: TypeAlias = Annotated[
+    str, msgspec.Meta(min_length=1, max_length=200, pattern=r"\S", examples=["Nightly review"])
+]
+Runbook: TypeAlias = Annotated[
+    str,
+    msgspec.Meta(
+        max_length=64 * 1024,
+        description="What the agent is to do, at most 64 KiB of UTF-8",
+        examples=["Read what changed today and say what matters."],
+    ),
+]
+Template: TypeAlias = Annotated[
+    str,
+    msgspec.Meta(
+        max_length=200, description="An issue's title; `{{date}}` is the day", examples=["Review of {{date}}"]
+    ),
+]

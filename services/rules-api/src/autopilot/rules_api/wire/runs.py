@@ -37,6 +37,15 @@ from autopilot.rules_api.paging import HistoryQuery
 from autopilot.rules_api.wire.common import Body, Query
 from autopilot.storage.runs import Payload, Run
 
+JsonPayload = Annotated[
+    msgspec.Raw,
+    msgspec.Meta(
+        extra_json_schema={"type": ["object", "array", "null"]},
+        description="At most 256 KiB, kept byte by byte; null is none",
+        examples=[{"build": 1024, "branch": "main"}],
+    ),
+]
+
 
 class RunQuery(HistoryQuery, frozen=True, kw_only=True):
     """A list of runs."""
@@ -51,7 +60,7 @@ class WaitQuery(Query, frozen=True, kw_only=True):
 class RunCreate(Body, frozen=True, kw_only=True):
     """A run of source api: an event's name and its payload, a JSON object or array of at most 256 KiB, both kept on the run."""
 
-    payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    payload: JsonPayload | msgspec.UnsetType = msgspec.UNSET
     event: Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern=r"\S")] | None = None
 
 

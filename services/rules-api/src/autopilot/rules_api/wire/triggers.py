@@ -8,11 +8,14 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from autopilot.domain import cron
+from autopilot.domain import cron, cron_fields
 from autopilot.domain.cron_words import describe
 from autopilot.domain.ids import AutopilotId, TriggerId, UserId
-from autopilot.domain.schedule import CatchUp
+from autopilot.domain.rule_fields import MAX_LABEL, MAX_PACE_PER_MIN, MAX_SECRET, MIN_SECRET
+from autopilot.domain.schedule import MAX_LATENESS_S, CatchUp
 from autopilot.domain.states import TriggerKind
+from autopilot.domain.webhook import filters
+from autopilot.domain.webhook.providers import PROVIDERS
 from autopilot.engine.secrets import Vault
 from autopilot.engine.triggers import NewTrigger, TriggerEdit
 from autopilot.rules_api.wire.common import Body
@@ -20,21 +23,64 @@ from autopilot.storage.triggers import ListedTrigger, Trigger
 
 WEBHOOK_PATH = "/api/webhooks/autopilots/"
 
+_EVENT_NAME = {"type": "string", "minLength": 1, "maxLength": filters.MAX_NAME_LENGTH, "pattern": r"\S"}
+
+Label = Annotated[str, msgspec.Meta(max_length=MAX_LABEL)]
+# Judged by the engine, which says more; what stands here is for the OpenAPI document.
+Cron = Annotated[
+    str,
+    msgspec.Meta(
+        extra_json_schema={"maxLength": cron_fields.MAX_LENGTH},
+        description="Five fields",
+        examples=["0 9 * * MON-FRI"],
+    ),
+]
+Timezone = Annotated[str, msgspec.Meta(description="An IANA name; UTC if none", examples=["Europe/Berlin"])]
+Provider = Annotated[str, msgspec.Meta(extra_json_schema={"enum": sorted(PROVIDERS)})]
+EventFilters = Annotated[
+    list[dict[str, Any]],
+    msgspec.Meta(
+        max_length=filters.MAX_FILTERS,
+        description="Any row suffices; a row without actions takes them all",
+        examples=[[{"event": "pull_request", "actions": ["opened"]}]],
+        extra_json_schema={
+            "items": {
+                "type": "object",
+                "properties": {
+                    "event": _EVENT_NAME,
+                    "actions": {
+                        "type": ["array", "null"],
+                        "maxItems": filters.MAX_ACTIONS,
+                        "items": _EVENT_NAME,
+                    },
+                },
+                "required": ["event"],
+                "additionalProperties": False,
+            }
+        },
+    ),
+]
+Lateness = Annotated[
+    int, msgspec.Meta(ge=0, le=MAX_LATENESS_S, description="Seconds; with catch_up `latest` only")
+]
+Pace = Annotated[int, msgspec.Meta(ge=1, le=MAX_PACE_PER_MIN, description="Runs a minute")]
+SigningSecret = Annotated[str, msgspec.Meta(min_length=MIN_SECRET, max_length=MAX_SECRET)]
+
 
 class TriggerCreate(Body, frozen=True, kw_only=True):
     """A schedule needs `cron`; a webhook needs nothing. `event_filters` are `[{event, actions?}]`."""
 
     kind: TriggerKind
-    label: str | UnsetType | None = UNSET
+    label: Label | UnsetType | None = UNSET
     enabled: bool | UnsetType = UNSET
-    cron: str | UnsetType | None = UNSET
-    timezone: str | UnsetType | None = UNSET
+    cron: Cron | UnsetType | None = UNSET
+    timezone: Timezone | UnsetType | None = UNSET
     catch_up: CatchUp | UnsetType | None = UNSET
-    lateness_s: int | UnsetType | None = UNSET
-    provider: str | UnsetType | None = UNSET
-    event_filters: list[dict[str, Any]] | UnsetType | None = UNSET
-    pace_per_min: int | UnsetType | None = UNSET
-    signing_secret: str | UnsetType | None = UNSET
+    lateness_s: Lateness | UnsetType | None = UNSET
+    provider: Provider | UnsetType | None = UNSET
+    event_filters: EventFilters | UnsetType | None = UNSET
+    pace_per_min: Pace | UnsetType | None = UNSET
+    signing_secret: SigningSecret | UnsetType | None = UNSET
 
     def as_new(self, trigger_id: TriggerId) -> NewTrigger:
         return NewTrigger(id=trigger_id, **msgspec.structs.asdict(self))
@@ -44,15 +90,15 @@ class TriggerPatch(Body, frozen=True, kw_only=True):
     """What is not sent stays. `version` is the one the editor saw (409 if it is not the present one)."""
 
     version: int | UnsetType = UNSET
-    label: str | UnsetType | None = UNSET
+    label: Label | UnsetType | None = UNSET
     enabled: bool | UnsetType = UNSET
-    cron: str | UnsetType = UNSET
-    timezone: str | UnsetType | None = UNSET
+    cron: Cron | UnsetType = UNSET
+    timezone: Timezone | UnsetType | None = UNSET
     catch_up: CatchUp | UnsetType | None = UNSET
-    lateness_s: int | UnsetType | None = UNSET
-    provider: str | UnsetType | None = UNSET
-    event_filters: list[dict[str, Any]] | UnsetType | None = UNSET
-    pace_per_min: int | UnsetType | None = UNSET
+    lateness_s: Lateness | UnsetType | None = UNSET
+    provider: Provider | UnsetType | None = UNSET
+    event_filters: EventFilters | UnsetType | None = UNSET
+    pace_per_min: Pace | UnsetType | None = UNSET
 
     def as_edit(self) -> TriggerEdit:
         fields = msgspec.structs.asdict(self)
@@ -63,7 +109,7 @@ class TriggerPatch(Body, frozen=True, kw_only=True):
 class SigningSecretPut(Body, frozen=True, kw_only=True):
     """`grace_s`: how long the previous secret stays valid; default 24 h, 0 ends it at once (S9.13)."""
 
-    secret: str
+    secret: SigningSecret
     grace_s: Annotated[int, msgspec.Meta(ge=0, le=7 * 86_400)] | None = None
 
 
