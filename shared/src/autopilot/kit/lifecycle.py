@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -24,6 +25,8 @@ T = TypeVar("T")
 C = TypeVar("C", bound=configuration.CommonConfig)
 
 _logger = log.get_logger()
+
+_ALLOCATIONS_BETWEEN_COLLECTIONS = 20_000
 
 EXIT_STOPPED = 0
 EXIT_NOT_DRAINED = 1
@@ -140,6 +143,7 @@ async def _main(name: str, config: C, build: Build[C]) -> int:
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done() and starting.exception() is None:
             watching = asyncio.create_task(service.health.watch())
+            _spare_collector()
             _logger.info("service_started")
             await stopping
         _logger.info("service_stopping", grace_s=config.grace_s)
@@ -168,6 +172,17 @@ async def _build_and_start(service: Service, config: C, build: Build[C]) -> None
             await service.abandon()
             await asyncio.sleep(backoff.next_delay_s())
     await service.start()
+
+
+def _spare_collector() -> None:
+    """What start has made lives as long as the process: it is collected once, never looked through again.
+
+    Nearly all that a request makes dies by its reference count; looking for cycles among the living every 700 allocations
+    was an eighth of the time of a webhook.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_ALLOCATIONS_BETWEEN_COLLECTIONS, 20, 20)
 
 
 def _stop_on_signals() -> asyncio.Event:
