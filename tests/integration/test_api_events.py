@@ -13,9 +13,12 @@ from tests.support.api import Api, Client, running_api
 from tests.support.dispatching import admit_one, drain, execute, worker
 from tests.support.work import Shop, make_shop
 
+from autopilot.domain.events import RunEvent
+from autopilot.domain.ids import WorkspaceId
 from autopilot.domain.permissions import TokenKind
-from autopilot.rules_api.routes import events as routes
+from autopilot.rules_api import event_feed
 from autopilot.storage import events
+from autopilot.storage.database import Conn
 
 
 @pytest.fixture
@@ -106,18 +109,53 @@ async def test_a_stream_goes_on_where_it_was_left(shop: Shop) -> None:
         assert (message["event"], message["id"]) == ("reset", "1.3")
 
 
-async def test_a_stream_tells_a_revoked_token_nothing_more(
+async def test_a_stream_begins_with_the_place_so_that_a_client_can_come_back_before_anything_happened(
+    shop: Shop,
+) -> None:
+    """S12.2: an event between two connections is told by the second."""
+    await happen(shop)
+    async with streaming(shop.owner) as stream:
+        place = await stream.place()
+    assert place == "1.1"
+    await happen(shop)
+    async with streaming(shop.owner, headers={"Last-Event-ID": place}) as stream:
+        assert (await stream.next())["id"] == "1.2"
+
+
+async def test_a_hole_that_opens_while_events_are_read_is_a_reset(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S12.2: retention takes the next events between the look at the head and the read."""
+    await happen(shop, 3)
+    read_after = events.read_after
+
+    async def read_late(conn: Conn, workspace_id: WorkspaceId, seq: int, limit: int) -> list[RunEvent]:
+        await conn.execute("DELETE FROM run_event WHERE seq <= 2")
+        return await read_after(conn, workspace_id, seq, limit)
+
+    monkeypatch.setattr(events, "read_after", read_late)
+    answer = (await shop.owner("GET", "/api/events?after=1.1")).body
+    assert answer == {"items": [], "cursor": "1.3", "reset": True}
+
+
+async def test_a_stream_ends_for_a_revoked_token(
     api: Api, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S13: a token is revocable also while it listens."""
-    monkeypatch.setattr(routes, "RECHECK_S", 0.0)
+    """S13: a token is revocable also while it listens; a person who left listens no more."""
+    monkeypatch.setattr(event_feed, "RECHECK_S", 0.05)
     service = await api.program(shop.place, TokenKind.SERVICE)
-    async with streaming(service) as stream:
+    user_id, member = await api.joined(shop.place, "guest")
+    async with streaming(service) as one, streaming(member) as other, streaming(shop.owner) as stays:
         await happen(shop)
-        assert (await stream.next())["id"] == "1.1"
+        for stream in (one, other, stays):
+            assert (await stream.next())["id"] == "1.1"
         await execute(shop.database, "UPDATE api_token SET revoked_at = now() WHERE kind = 'service'")
+        await execute(shop.database, "DELETE FROM member WHERE user_id = $1", user_id)
+        async with asyncio.timeout(10):
+            rest = [await one.rest(), await other.rest()]
+        assert "event:" not in "".join(rest)
         await happen(shop)
-        assert "event:" not in await stream.rest()
+        assert (await stays.next())["id"] == "1.2"
 
 
 async def test_streams_end_when_the_service_stops(postgres_url: str) -> None:
@@ -150,6 +188,11 @@ class Stream:
                 elif "event" in fields:
                     return fields
         raise AssertionError("the stream ended")
+
+    async def place(self) -> str:
+        """The cursor that the stream begins with."""
+        async with asyncio.timeout(10):
+            return (await self._response.content.readline()).decode().removeprefix("id: ").strip()
 
     async def rest(self) -> str:
         """Everything until the stream ends."""

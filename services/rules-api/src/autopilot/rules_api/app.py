@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from autopilot.kit import http
-from autopilot.rules_api import decode, docs_page, openapi, waiting
+from autopilot.rules_api import decode, docs_page, event_feed, openapi, waiting
 from autopilot.rules_api.deps import DEPS, Deps
 from autopilot.rules_api.endpoint import Route, bind
 from autopilot.rules_api.problems import to_problem
@@ -63,6 +63,7 @@ def make_app(deps: Deps) -> web.Application:
     )
     app[DEPS] = deps
     waiting.attach(app, deps)
+    event_feed.attach(app, deps)
     app.add_routes([bind(deps, route) for route in ROUTES])
     openapi.attach(app, ROUTES)
     docs_page.attach(app, ROUTES)

@@ -36,6 +36,11 @@ class Waiter:
     def tell(self) -> None:
         self._news.set()
 
+    def dismiss(self) -> None:
+        """Let it answer now, with what it has."""
+        self.drained = True
+        self._news.set()
+
     async def news(self, deadline: float) -> bool:
         """Wait for news until `deadline` (the event loop's clock): whether there were any, and it makes sense to look again."""
         if self.drained:
@@ -86,8 +91,7 @@ class Waiters(Generic[K]):
         self._draining = True
         for waiters in self._waiting.values():
             for waiter in waiters:
-                waiter.drained = True
-                waiter.tell()
+                waiter.dismiss()
 
     async def _step(self) -> StepResult:
         if not self._waiting:
