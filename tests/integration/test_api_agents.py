@@ -126,7 +126,8 @@ async def test_a_squads_leader_is_a_live_agent_that_one_may_invoke(api: Api, acm
     for wrong in (private, foreign, old, str(uuid7())):
         refused = await mia("POST", "/api/squads", {"name": "x", "leader_id": wrong})
         answers.add((*refused.problem(), refused.body["detail"]))
-        assert (await mia("PATCH", path, {"leader_id": wrong})).status == 422
+        # Moving a squad to an archived leader is possible, and pauses its rules (S11.5).
+        assert wrong == old or (await mia("PATCH", path, {"leader_id": wrong})).status == 422
     assert {answer[:3] for answer in answers} == {(422, "invalid_value", "leader_id")}
     assert len(answers) == 1
     assert (await mia("PATCH", path, {"leader_id": None})).problem() == (400, "malformed", "leader_id")
@@ -212,16 +213,25 @@ async def test_a_rule_is_paused_when_its_agent_is_unbound_or_archived(
         assert (await rule_facts(api, untouched))[0] == "active"
 
 
-async def test_a_squad_that_moves_to_an_unbound_leader_pauses_its_rules(api: Api, acme: Place) -> None:
-    """S11.5."""
+@pytest.mark.parametrize("reason", ["agent_runtime_required", "target_unavailable"])
+async def test_a_squad_that_moves_to_a_leader_that_cannot_work_pauses_its_rules(
+    api: Api, acme: Place, reason: str
+) -> None:
+    """S11.5, OB4: an unbound one, or an archived one; people are told why."""
     lead, second = await new_agent(api, acme, "lead"), await new_agent(api, acme, "second")
-    bare = (await acme.owner("POST", "/api/agents", {"name": "bare"})).body["id"]
+    if reason == "target_unavailable":
+        useless = await new_agent(api, acme, "old")
+        assert (await acme.owner("DELETE", f"/api/agents/{useless}")).status == 204
+    else:
+        useless = (await acme.owner("POST", "/api/agents", {"name": "bare"})).body["id"]
     squad = (await acme.owner("POST", "/api/squads", {"name": "web", "leader_id": lead})).body["id"]
     rule = await new_rule(api, acme, AssigneeType.SQUAD, squad)
     assert (await acme.owner("PATCH", f"/api/squads/{squad}", {"leader_id": second})).status == 200
     assert (await rule_facts(api, rule))[:2] == ("active", None)
-    assert (await acme.owner("PATCH", f"/api/squads/{squad}", {"leader_id": bare})).status == 200
-    assert (await rule_facts(api, rule))[:2] == ("paused", "agent_runtime_required")
+    assert (await acme.owner("PATCH", f"/api/squads/{squad}", {"leader_id": useless})).status == 200
+    assert (await rule_facts(api, rule))[:2] == ("paused", reason)
+    (told,) = (await acme.owner("GET", "/api/inbox")).body["items"]
+    assert (told["kind"], told["autopilot_id"]) == ("autopilot_paused", rule)
 
 
 async def test_an_archived_squad_hands_its_rules_to_its_leader(api: Api, acme: Place) -> None:
@@ -231,3 +241,73 @@ async def test_an_archived_squad_hands_its_rules_to_its_leader(api: Api, acme: P
     rule = await new_rule(api, acme, AssigneeType.SQUAD, squad)
     assert (await acme.owner("DELETE", f"/api/squads/{squad}")).status == 204
     assert await rule_facts(api, rule) == ("active", None, "agent", "system")
+    (told,) = (await acme.owner("GET", "/api/inbox")).body["items"]
+    assert (told["kind"], told["autopilot_id"]) == ("autopilot_handed_over", rule)
+    assert "its squad" in told["title"]
+
+
+async def test_a_deleted_runtime_leaves_no_rule_active_that_needs_it(api: Api, acme: Place) -> None:
+    """S11.5, S6.8: rules of its agents, themselves or as leaders, are paused at once and people are told; others go on."""
+    box, other_box = await api.runtime(acme, "box"), await api.runtime(acme, "other")
+    _, mia = await api.joined(acme, "mia")
+    agents = {}
+    for name, place in (("one", box), ("lead", box), ("far", other_box)):
+        made = await acme.owner("POST", "/api/agents", {"name": name, "runtime_id": place})
+        agents[name] = made.body["id"]
+    squad = (await acme.owner("POST", "/api/squads", {"name": "web", "leader_id": agents["lead"]})).body["id"]
+    hit = [
+        await new_rule(api, acme, AssigneeType.AGENT, agents["one"]),
+        await new_rule(api, acme, AssigneeType.SQUAD, squad),
+    ]
+    spared = await new_rule(api, acme, AssigneeType.AGENT, agents["far"])
+    path = f"/api/runtimes/{box}"
+    assert (await mia("GET", path)).body["can_edit"] is False
+    assert (await mia("DELETE", path)).problem() == (403, "forbidden", None)
+    assert (await (await api.place("other")).owner("DELETE", path)).status == 404
+    assert (await acme.owner("DELETE", path)).status == 204
+    assert (await acme.owner("DELETE", path)).status == 404
+    assert (await acme.owner("GET", path)).status == 404
+    for rule in hit:
+        assert (await rule_facts(api, rule))[:2] == ("paused", "agent_runtime_required")
+    assert (await rule_facts(api, spared))[0] == "active"
+    for name in ("one", "lead"):
+        assert (await acme.owner("GET", f"/api/agents/{agents[name]}")).body["runtime_id"] is None
+    told = (await acme.owner("GET", "/api/inbox")).body["items"]
+    assert {item["autopilot_id"] for item in told} == set(hit)
+
+
+async def test_a_runtime_is_renamed_and_limited_by_whoever_registered_it_and_by_admins(
+    api: Api, acme: Place
+) -> None:
+    """S6.8, S11.7: its machine finds it again under the name that it knows, however people call it."""
+    program = await api.program(acme, TokenKind.RUNTIME)
+    said = {"name": "build-1", "concurrency": 4, "capabilities": {"gpu": "2"}}
+
+    async def register(name: str = "build-1") -> dict[str, object]:
+        answer = await program("POST", "/api/runtime/register", said | {"name": name})
+        return {"status": answer.status, **answer.body}
+
+    box = str((await register())["runtime_id"])
+    path = f"/api/runtimes/{box}"
+    _, mia = await api.joined(acme, "mia")
+    assert (await mia("PATCH", path, {"name": "mine"})).status == 403
+    changed = (await acme.owner("PATCH", path, {"name": "Big one", "concurrency_limit": 2})).body
+    assert (changed["name"], changed["concurrency"], changed["concurrency_limit"]) == ("Big one", 4, 2)
+    again = await register()
+    assert (again["runtime_id"], again["name"], again["concurrency"]) == (box, "Big one", 2)
+    # Nobody else may be called so, neither by people nor by itself; and its own name is still its own.
+    assert (await register("Big one"))["code"] == "name_taken"
+    other = str((await register("build-2"))["runtime_id"])
+    taken = await acme.owner("PATCH", f"/api/runtimes/{other}", {"name": "Big one"})
+    assert taken.problem() == (409, "name_taken", "name")
+    for limit, concurrency in ((None, 4), (9, 4)):
+        assert (await acme.owner("PATCH", path, {"concurrency_limit": limit})).status == 200
+        assert (await register())["concurrency"] == concurrency
+    assert (await acme.owner("PATCH", path, {"name": "build-1"})).status == 200
+    assert (await register())["runtime_id"] == box
+    for wrong in ({"concurrency_limit": 0}, {"concurrency_limit": 1001}, {"name": " "}):
+        assert (await acme.owner("PATCH", path, wrong)).status == 422
+    too_much = await program(
+        "POST", "/api/runtime/register", {"name": "x", "capabilities": {"a": "b" * 9000}}
+    )
+    assert too_much.problem() == (422, "invalid_value", "capabilities")

@@ -164,6 +164,68 @@ async def test_a_runtime_holds_no_more_than_its_concurrency(api: Api) -> None:
     assert [task["id"] for task in await shop.machine.claim(limit=10)] == [str(started[2].task_id)]
 
 
+async def test_people_may_allow_a_runtime_fewer_tasks_than_it_takes(api: Api) -> None:
+    """S11.7: the claim and the poll of those who wait agree on it; what is held already goes on."""
+    shop = await make_shop(api, concurrency=3)
+    path = f"/api/runtimes/{shop.machine.id}"
+    for _ in range(3):
+        await shop.start()
+    held = await shop.machine.claim(limit=2)
+    assert (await shop.owner("PATCH", path, {"concurrency_limit": 1})).status == 200
+    assert [answer["state"] for answer in await shop.machine.renew(*held)] == ["ok", "ok"]
+    assert (await shop.machine.claim(), await waiting(shop)) == ([], set())
+    for task in held:
+        await shop.machine.call(task, "complete")
+    assert await waiting(shop) == {UUID(shop.machine.id)}
+    assert len(await shop.machine.claim(limit=5)) == 1
+
+
+async def test_a_deleted_runtime_is_unknown_and_its_tasks_go_on_elsewhere(api: Api, shop: Shop) -> None:
+    """S11.5, S11.3: what it holds it may still end while nobody else has it; then the sweep takes it."""
+    done, lost = await shop.start(ISSUE), await shop.start(ISSUE)
+    first = await shop.held(done)
+    assert (await shop.owner("DELETE", f"/api/runtimes/{shop.machine.id}")).status == 204
+    assert await shop.machine.beat() == 404
+    for path, fields in (("claim", {"claim_id": uuid7()}), ("renew", {"tasks": []})):
+        answer = await shop.machine.client(
+            "POST", f"/api/runtime/{path}", {"runtime_id": shop.machine.id, **fields}
+        )
+        assert answer.status == 404
+    assert (await shop.machine.call(first, "complete", result="done"))[0] == 200
+    new = await make_machine(api, shop.place)  # the same machine, under the same name
+    assert new.id != shop.machine.id
+    assert await new.claim() == []
+    agent = f"/api/agents/{shop.setting.agent_id}"
+    assert (await shop.owner("PATCH", agent, {"runtime_id": new.id})).status == 200
+    assert [task["id"] for task in await new.claim()] == [str(lost.task_id)]
+    await assert_coherent(shop.database)
+
+
+async def test_of_two_runtimes_only_the_agents_own_gets_its_task_however_it_moves(
+    api: Api, shop: Shop
+) -> None:
+    """S11.3: the binding is looked at once more while the task is taken."""
+    other = await make_machine(api, shop.place, "other", concurrency=10)
+    agent = f"/api/agents/{shop.setting.agent_id}"
+    started = [await shop.start() for _ in range(6)]
+    taken: list[tuple[str, str]] = []
+
+    async def claim(machine: Machine) -> None:
+        for _ in range(6):
+            taken.extend((task["id"], machine.id) for task in await machine.claim())
+
+    async def move() -> None:
+        for target in (other.id, shop.machine.id, other.id):
+            assert (await shop.owner("PATCH", agent, {"runtime_id": target})).status == 200
+
+    await asyncio.gather(claim(shop.machine), claim(other), move())
+    await claim(other)
+    assert sorted(task_id for task_id, _ in taken) == sorted(str(one.task_id) for one in started)
+    for one in started:
+        held_by = str((await shop.task(one.task_id))["runtime_id"])
+        assert (str(one.task_id), held_by) in taken
+
+
 async def test_a_lease_that_ran_out_holds_no_slot(shop: Shop) -> None:
     lost, waiting = await shop.start(), await shop.start()
     await shop.held(lost)
@@ -272,6 +334,65 @@ async def test_no_renewal_reaches_beyond_the_time_of_a_task(shop: Shop) -> None:
     assert (row["lease_until"] - row["started_at"]).total_seconds() == pytest.approx(3630, abs=0.001)
     await execute(shop.database, began.format(3631))
     assert (await shop.machine.renew(task))[0]["state"] == "lost"
+
+
+async def test_a_task_that_is_claimed_and_never_started_cannot_be_held_for_ever(shop: Shop) -> None:
+    """S11.3: whoever renews without beginning loses it when its time is over, counted from the claim."""
+    started = await shop.start(ISSUE)
+    task = await shop.held(started, running=False)
+    assert (await shop.machine.renew(task))[0]["state"] == "ok"
+    await execute(
+        shop.database, "UPDATE agent_task SET claimed_at = clock_timestamp() - interval '3631 seconds'"
+    )
+    assert (await shop.machine.renew(task))[0]["state"] == "lost"
+    async with shop.database.transaction() as conn:
+        await finish.lose_task(conn, started.task_id, "gone", FailureKind.RUNTIME_LOST)
+    assert (await shop.task(started.task_id))["status"] == "queued"
+
+
+async def test_output_is_kept_in_order_once_and_within_bounds(shop: Shop) -> None:
+    """S11.7: 1 MiB of each attempt, the newest; the same piece again, or one that comes late, changes nothing."""
+    started = await shop.start(ISSUE)
+    task = await shop.held(started)
+    path = f"/api/tasks/{started.task_id}/output"
+
+    async def shown(query: str = "") -> tuple[list[tuple[int, str]], int, bool]:
+        body = (await shop.owner("GET", path + query)).body
+        return [(p["place"], p["text"]) for p in body["pieces"]], body["next_place"], body["more"]
+
+    assert await shown() == ([], 0, False)
+    for place, text in ((0, "one\n"), (0, "one\n"), (4, "two\n"), (2, "late"), (100, "é")):
+        assert (await shop.machine.call(task, "output", place=place, text=text))[0] == 200
+    assert await shown() == ([(0, "one\n"), (4, "two\n"), (100, "é")], 101, False)
+    assert await shown("?place=8") == ([(100, "é")], 101, False)
+    assert await shown("?attempt=2") == ([], 0, False)
+    page = 65_536
+    for number in range(18):
+        assert (await shop.machine.call(task, "output", place=page * (number + 1), text="x" * page))[0] == 200
+    pieces, next_place, more = await shown()
+    assert (len(pieces), more) == (8, True)
+    assert [place for place, _ in (await shown(f"?place={next_place}"))[0]] == [
+        page * n for n in range(11, 19)
+    ]
+    assert pieces[0][0] == page * 19 - 1024 * 1024  # what came before it is gone
+    for wrong, status in (({"place": 0, "text": "é" * 40_000}, 422), ({"place": -1, "text": "x"}, 422)):
+        assert (await shop.machine.call(task, "output", **wrong))[0] == status
+    stolen = {**task, "lease_token": str(uuid7())}
+    assert (await shop.machine.call(stolen, "output", place=page * 30, text="x"))[0] == 409
+    assert (await shop.machine.call(task, "complete"))[0] == 200
+    assert (await shop.machine.call(task, "output", place=page * 30, text="x"))[0] == 409
+
+
+async def test_the_output_of_a_bare_run_is_for_those_who_may_see_its_payload(api: Api, shop: Shop) -> None:
+    """S6.5: an issue is the public trail, a bare run is not; other workspaces see neither."""
+    issue, bare = await shop.start(ISSUE), await shop.start(BARE)
+    _, mia = await api.joined(shop.place, "mia")
+    other = (await api.place("other")).owner
+    for started, status in ((issue, 200), (bare, 403)):
+        path = f"/api/tasks/{started.task_id}/output"
+        assert (await shop.owner("GET", path)).status == 200
+        assert (await mia("GET", path)).status == status
+        assert (await other("GET", path)).status == 404
 
 
 async def test_a_completed_task_answers_its_holder_again(shop: Shop) -> None:

@@ -38,11 +38,13 @@ def patient(folder: Path) -> str:
 
 
 async def test_a_task_is_claimed_started_executed_and_completed(api: FakeRuntimeApi) -> None:
-    """S11.4: the prompt on stdin, facts in the environment, stdout as result; none of our secrets."""
+    """S11.4: the prompt on stdin, facts in the environment, stdout as result; none of our secrets, nor the machine's."""
     task = await api.give(
         prompt="Do « this ».", issue_id=str(uuid4()), issue_key="AUT-7", agent_name="Ada L."
     )
-    env = environment(api.base, AUTOPILOT_DATABASE_URL="postgresql://u:p@h/d", HOME="/home/someone")
+    env = environment(
+        api.base, AUTOPILOT_DATABASE_URL="postgresql://u:p@h/d", HOME="/home/someone", CLOUD_KEY="k"
+    )
     async with runtime_process(api.base, "cat; echo; env | sort", env=env):
         outcome = await api.outcome(task)
     assert outcome["action"] == "complete"
@@ -65,13 +67,16 @@ async def test_a_task_is_claimed_started_executed_and_completed(api: FakeRuntime
         "AUTOPILOT_ATTEMPT": "1",
         "AUTOPILOT_MAX_ATTEMPTS": "3",
         "AUTOPILOT_TIMEOUT_S": "3600",
+        "AUTOPILOT_RUNTIME_DIR": str(Path.cwd()),
     }
     assert told["HOME"] == "/home/someone"
+    assert "CLOUD_KEY" not in told
     assert RUNTIME_TOKEN not in outcome["result"]
     (start,) = api.of("/start")
     assert start.body == {"lease_token": task["lease_token"]}
     (register,) = api.of("/register")
-    assert register.body == {"name": "box", "concurrency": 1}
+    assert (register.body["name"], register.body["concurrency"]) == ("box", 1)
+    assert set(register.body["capabilities"]) == {"os", "arch"}
     assert register.headers["Authorization"] == f"Bearer {RUNTIME_TOKEN}"
 
 

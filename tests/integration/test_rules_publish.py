@@ -288,7 +288,7 @@ async def test_activating_waits_for_an_agent_being_archived_and_is_refused(rule:
             conn,
             rule.setting.workspace_id,
             PauseReason.TARGET_UNAVAILABLE,
-            agent_id=rule.setting.agent_id,
+            agents=[rule.setting.agent_id],
         )
     with pytest.raises(InvalidValue) as refused:
         await resume
@@ -320,7 +320,7 @@ async def test_what_depends_on_an_agent_is_paused_by_the_system(
     await world.make_autopilot(database, setting)
     async with database.transaction() as conn:
         paused = await system_edits.pause_dependents(
-            conn, workspace_id, PauseReason.AGENT_RUNTIME_REQUIRED, agent_id=agent_id
+            conn, workspace_id, PauseReason.AGENT_RUNTIME_REQUIRED, agents=[agent_id]
         )
     assert paused == [own.id, led.id]
     async with database.connection() as conn:

@@ -137,6 +137,7 @@ class FakeRuntimeApi(FakeApi):
         self.claims: dict[str, list[dict[str, Any]]] = {}
         self.states: dict[str, str] = {}
         self.outcomes: dict[str, dict[str, Any]] = {}
+        self.outputs: dict[str, dict[int, str]] = {}
         self.numbers = {"heartbeat_s": 0.3, "lease_s": 30, "renew_s": 0.2, "poll_s": 5}
         self.runtime_id = str(uuid4())
 
@@ -192,6 +193,9 @@ class FakeRuntimeApi(FakeApi):
         if self.states.get(call.body["lease_token"], "ok") != "ok":
             return problem(409, "lease_lost", "Somebody else holds it.")
         if action == "start":
+            return {"status": "running"}
+        if action == "output":
+            self.outputs.setdefault(task_id, {})[call.body["place"]] = call.body["text"]
             return {"status": "running"}
         changed = task_id not in self.outcomes
         self.outcomes.setdefault(task_id, {"action": action, **call.body})

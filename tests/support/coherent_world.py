@@ -105,6 +105,7 @@ SELECT x.id, {ws}, {agent}, x.issue, x.run, x.rule, 'Do.', x.status, {runtime}, 
                ({t_broken}, NULL, {broken}, {bare}, 'failed', {lease}, now(), NULL, 'it broke', 'agent'),
                ({t_first}, NULL, {first}, {strict}, 'claimed', {lease}, now() + interval '1 minute', NULL, NULL, NULL)
        ) AS x (id, issue, run, rule, status, lease, lease_until, result, error, failure);
+INSERT INTO task_output (task_id, attempt, place, text) VALUES ({t_running}, 1, 0, 'Reading.');
 UPDATE autopilot_run r
    SET status = CASE WHEN x.issue IS NULL THEN 'running' ELSE 'issue_created' END, issue_id = x.issue, task_id = x.task, started_at = clock_timestamp()
   FROM (VALUES ({opened}::uuid, {i_opened}::uuid, {t_opened}::uuid), ({hooked}, {i_hooked}, {t_hooked}), ({running}, NULL, {t_running}),

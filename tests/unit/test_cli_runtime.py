@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from autopilot.cli.errors import ApiProblem, ApiUnreachable, NotUnderstood
-from autopilot.cli.runtime.environment import environment_for
-from autopilot.cli.runtime.execution import Outcome, outcome_of
+from autopilot.cli.runtime.environment import environment_for, machine_environment
+from autopilot.cli.runtime.execution import Command, Outcome, outcome_of
+from autopilot.cli.runtime.folder import NoFolder, TaskFolder
 from autopilot.cli.runtime.printed import ERROR_CHARACTERS, OUTPUT_LIMIT, RESULT_LIMIT, Printed, Tail
 from autopilot.cli.runtime.process import Ended, StopReason
 from autopilot.cli.runtime.protocol import Registration, RuntimeApi, Task
+from autopilot.cli.runtime.spoken import PIECE_CHARACTERS, WAITING_CHARACTERS, Spoken
 from autopilot.cli.runtime.worker import Options, RegistrationRefused, Worker
 from autopilot.domain.states import FailureKind
 from autopilot.kit.clock import FakeClock
@@ -35,6 +39,9 @@ def test_the_command_gets_the_facts_and_nothing_of_ours() -> None:
     """S11.4: never a token, a key or a database URL."""
     environ = {
         "PATH": "/bin",
+        "LC_ALL": "C",
+        "AWS_SECRET_ACCESS_KEY": "s",
+        "GITHUB_TOKEN": "t",
         "AUTOPILOT_API_URL": "http://x",
         "AUTOPILOT_TOKEN": "apt_1",
         "AUTOPILOT_RUNTIME_TOKEN": "apr_1",
@@ -44,6 +51,7 @@ def test_the_command_gets_the_facts_and_nothing_of_ours() -> None:
     }
     assert environment_for(TASK, environ) == {
         "PATH": "/bin",
+        "LC_ALL": "C",
         "AUTOPILOT_API_URL": "http://x",
         "AUTOPILOT_TASK_ID": "t",
         "AUTOPILOT_RUN_ID": "r",
@@ -53,7 +61,94 @@ def test_the_command_gets_the_facts_and_nothing_of_ours() -> None:
         "AUTOPILOT_ATTEMPT": "2",
         "AUTOPILOT_MAX_ATTEMPTS": "3",
         "AUTOPILOT_TIMEOUT_S": "60",
+        "AUTOPILOT_RUNTIME_DIR": str(Path.cwd()),
     }
+
+
+@pytest.mark.parametrize(
+    ("allowed", "passed"),
+    [
+        ((), set()),
+        (("GITHUB_TOKEN",), {"GITHUB_TOKEN"}),
+        (("AWS_*",), {"AWS_REGION", "AWS_SECRET"}),
+        (("*",), {"GITHUB_TOKEN", "AWS_REGION", "AWS_SECRET"}),
+        (("AUTOPILOT_*",), set()),
+        (("AUTOPILOT_TOKEN",), {"AUTOPILOT_TOKEN"}),
+    ],
+)
+def test_a_variable_is_passed_on_if_it_is_listed_and_one_of_ours_only_by_its_whole_name(
+    allowed: tuple[str, ...], passed: set[str]
+) -> None:
+    names = ("GITHUB_TOKEN", "AWS_REGION", "AWS_SECRET", "AUTOPILOT_TOKEN", "AUTOPILOT_RUNTIME_TOKEN")
+    assert set(machine_environment(dict.fromkeys(names, "x"), allowed)) == passed
+
+
+def told_pieces(spoken: Spoken) -> list[tuple[int, str]]:
+    pieces = []
+    while (piece := spoken.next_piece()) is not None:
+        pieces.append(piece)
+        spoken.told(*piece)
+    return pieces
+
+
+def test_what_is_printed_is_told_in_pieces_that_join_without_a_gap() -> None:
+    spoken = Spoken()
+    text = "é" * PIECE_CHARACTERS + "the end\0"
+    raw = text.encode()
+    for start in range(0, len(raw), 1001):  # characters are cut in two on the way
+        spoken.take(1, raw[start : start + 1001])
+    first, second = told_pieces(spoken)
+    assert first == (0, "é" * PIECE_CHARACTERS)
+    assert second == (PIECE_CHARACTERS, "the end")
+    assert len(first[1].encode()) <= 64 * 1024
+    spoken.take(2, b"more\xff")
+    assert told_pieces(spoken) == [(PIECE_CHARACTERS + 7, "more\ufffd")]
+
+
+def test_a_flood_leaves_its_end_and_a_gap() -> None:
+    """Memory stays within bounds, and what is told while more came is let go once."""
+    spoken = Spoken()
+    spoken.take(1, b"x" * 100)
+    piece = spoken.next_piece()
+    assert piece == (0, "x" * 100)
+    spoken.take(1, b"z")
+    assert spoken.next_piece() == piece  # its answer may be lost, and the server has it under this place
+    for _ in range(20):
+        spoken.take(1, b"y" * 1_000_000)
+    spoken.told(*piece)
+    pieces = told_pieces(spoken)
+    assert pieces[0][0] == 101 + 20_000_000 - WAITING_CHARACTERS
+    assert "".join(text for _, text in pieces) == "y" * WAITING_CHARACTERS
+
+
+def test_a_folder_goes_with_whatever_its_command_has_left_in_it(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "mine").write_text("stays")
+    folder = TaskFolder.make(tmp_path / "not" / "there", TASK)
+    assert folder.path.parent == tmp_path / "not" / "there"
+    assert folder.path.stat().st_mode & 0o777 == 0o700
+    shut = folder.work / "a" / "b"
+    shut.mkdir(parents=True)
+    (shut / "file").write_text("x")
+    (folder.work / "link").symlink_to(elsewhere)
+    shut.chmod(0)
+    shut.parent.chmod(0)
+    assert folder.remove()
+    assert not folder.path.exists()
+    assert (elsewhere / "mine").read_text() == "stays"
+
+
+def test_a_folder_that_cannot_be_made_is_the_machines_fault(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NoFolder):
+        TaskFolder.make(tmp_path / "file", TASK)
+
+
+def test_the_runtimes_own_limit_only_shortens_what_a_task_allows() -> None:
+    assert Command(line="x").time_for(TASK) == 60
+    assert Command(line="x", timeout_s=10).time_for(TASK) == 10
+    assert Command(line="x", timeout_s=100).time_for(TASK) == 60
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 100, 1_000])
@@ -156,19 +251,28 @@ class ScriptedApi(RuntimeApi):
         self.calls: Counter[str] = Counter()
         self.trouble: Exception | None = None
         self.refusal: Exception | None = None
+        self.said: list[tuple[bool, str | None]] = []
 
     def _note(self, name: str) -> None:
         self.calls[name] += 1
         if self.trouble is not None:
             raise self.trouble
 
-    async def register(self, name: str, concurrency: int) -> Registration:
+    async def register(self, name: str, concurrency: int, capabilities: Mapping[str, str]) -> Registration:
         self.calls["register"] += 1
         if self.refusal is not None:
             raise self.refusal
         return Registration(runtime_id=str(self.calls["register"]), heartbeat_s=15, renew_s=10, poll_s=30)
 
-    async def heartbeat(self, runtime_id: str) -> None:
+    async def heartbeat(
+        self,
+        runtime_id: str,
+        *,
+        usable: bool = True,
+        detail: str | None = None,
+        repair_hint: str | None = None,
+    ) -> None:
+        self.said.append((usable, detail))
         self._note("heartbeat")
 
     async def claim(self, runtime_id: str, claim_id: str, limit: int, wait_s: float) -> list[Task]:
@@ -180,7 +284,7 @@ class ScriptedApi(RuntimeApi):
 
 
 def worker(api: RuntimeApi, clock: FakeClock) -> Worker:
-    return Worker(api, Options(command="true", name="box", concurrency=1), {}, clock=clock)
+    return Worker(api, Options(command=Command(line="true"), name="box"), clock=clock)
 
 
 async def work_for(api: RuntimeApi, seconds: float) -> None:

@@ -15,6 +15,7 @@ class NoticeKind(StrEnum):
     AUTOPILOT_FAILING = "autopilot_failing"
     AUTOPILOT_SKIPPING = "autopilot_skipping"
     AUTOPILOT_RECOVERED = "autopilot_recovered"
+    AUTOPILOT_HANDED_OVER = "autopilot_handed_over"
 
 
 PAUSE_CAUSES: Final[dict[PauseReason, str]] = {
@@ -23,6 +24,7 @@ PAUSE_CAUSES: Final[dict[PauseReason, str]] = {
     PauseReason.OWNER_LEFT: "its creator left the workspace",
     PauseReason.TOO_MANY_FAILURES: "too many of its runs failed",
 }
+HANDED_OVER_TEXT: Final = "was handed to the leader of its squad: the squad was archived"
 
 
 def notice_title(title: str, text: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from autopilot.domain.ids import AgentId, AutopilotId, RunId, SquadId, WorkspaceId
-from autopilot.domain.notices import PAUSE_CAUSES, NoticeKind, notice_title, paused_text
+from autopilot.domain.notices import HANDED_OVER_TEXT, PAUSE_CAUSES, NoticeKind, notice_title, paused_text
 from autopilot.domain.states import AssigneeType, AutopilotStatus, PauseReason
 from autopilot.engine.notices import Notice, tell_people
 from autopilot.engine.publish import hold_rules, save_rule
@@ -67,25 +67,41 @@ async def pause_dependents(
     workspace_id: WorkspaceId,
     reason: PauseReason,
     *,
-    agent_id: AgentId | None = None,
+    agents: Sequence[AgentId] = (),
     squad_id: SquadId | None = None,
 ) -> list[AutopilotId]:
-    """Pause the active rules that an agent executes (itself or as a leader) or that a squad does (S11.5).
+    """Pause the active rules that agents execute (themselves or as leaders) or that a squad does (S11.5).
 
-    The caller has changed the agent or squad in this same transaction, and so holds its row.
+    The caller has changed the agents or the squad in this same transaction, and so holds their rows.
     """
-    ids = await autopilots.list_dependents(conn, workspace_id, agent_id=agent_id, squad_id=squad_id)
+    ids = await autopilots.list_dependents(conn, workspace_id, agents=agents, squad_id=squad_id)
     return await system_pause(conn, workspace_id, ids, reason)
 
 
 async def hand_to_leader(
     conn: Conn, workspace_id: WorkspaceId, squad_id: SquadId, leader_id: AgentId
 ) -> list[AutopilotId]:
-    """Assign every rule of a squad that is being archived to its leader, as the system (S11.5)."""
+    """Assign every rule of a squad that is being archived to its leader, as the system (S11.5).
+
+    Creators and admins are told, but not of rules that are archived themselves.
+    """
     ids = await autopilots.list_squad_rules(conn, workspace_id, squad_id)
+    notices: list[Notice] = []
     for held in await hold_rules(conn, workspace_id, ids):
         after = msgspec.structs.replace(
             held.autopilot, assignee_type=AssigneeType.AGENT, agent_id=leader_id, squad_id=None
         )
         await save_rule(conn, held, msgspec.structs.replace(held, autopilot=after), None)
+        if after.status is not AutopilotStatus.ARCHIVED:
+            notices.append(_hand_over_notice(after))
+    await tell_people(conn, workspace_id, notices)
     return ids
+
+
+def _hand_over_notice(autopilot: Autopilot) -> Notice:
+    return Notice(
+        autopilot_id=autopilot.id,
+        creator_id=autopilot.creator_id,
+        kind=NoticeKind.AUTOPILOT_HANDED_OVER,
+        title=notice_title(autopilot.title, HANDED_OVER_TEXT),
+    )

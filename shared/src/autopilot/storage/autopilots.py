@@ -133,11 +133,11 @@ async def list_dependents(
     conn: Conn,
     workspace_id: WorkspaceId,
     *,
-    agent_id: AgentId | None = None,
+    agents: Sequence[AgentId] = (),
     squad_id: SquadId | None = None,
 ) -> list[AutopilotId]:
-    """The active rules executed by the agent (itself or as a squad's leader) or assigned to the squad."""
-    rows = await conn.fetch(SQL["list_dependents"], workspace_id, agent_id, squad_id)
+    """The active rules executed by the agents (themselves or as squads' leaders) or assigned to the squad."""
+    rows = await conn.fetch(SQL["list_dependents"], workspace_id, list(agents), squad_id)
     return [row["id"] for row in rows]
 
 

@@ -73,6 +73,14 @@ class Renewed(msgspec.Struct, frozen=True, kw_only=True):
     alive: bool
 
 
+class RegisteredRuntime(msgspec.Struct, frozen=True, kw_only=True):
+    """A runtime that has registered: how people call it, and how many tasks it may hold."""
+
+    id: RuntimeId
+    name: str
+    concurrency: int
+
+
 async def register_runtime(
     conn: Conn,
     workspace_id: WorkspaceId,
@@ -83,9 +91,12 @@ async def register_runtime(
     token_id: TokenId,
     concurrency: int,
     capabilities: dict[str, Any],
-) -> RuntimeId:
-    """The runtime of this name, new under `runtime_id` or the one that is there, with what it says of itself now."""
-    found = await conn.fetchval(
+) -> RegisteredRuntime:
+    """The runtime of this name, new under `runtime_id` or the one that is there, with what it says of itself now.
+
+    ConstraintViolated (`runtime_name_unique`) where people call another runtime so.
+    """
+    row = await conn.fetchrow(
         SQL["register_runtime"],
         runtime_id,
         workspace_id,
@@ -95,8 +106,8 @@ async def register_runtime(
         concurrency,
         capabilities,
     )
-    assert isinstance(found, UUID)
-    return RuntimeId(found)
+    assert row is not None
+    return RegisteredRuntime(**row)
 
 
 async def beat(

@@ -620,12 +620,16 @@ CREATE TABLE public.runtime (
     name text NOT NULL,
     registered_by uuid,
     token_id uuid,
+    registered_as text,
     concurrency integer DEFAULT 1 NOT NULL,
+    concurrency_limit integer,
     capabilities jsonb DEFAULT '{}'::jsonb NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     deleted_at timestamp with time zone,
-    CONSTRAINT runtime_concurrency_range CHECK (((concurrency >= 1) AND (concurrency <= 1000))),
-    CONSTRAINT runtime_name_length CHECK (((length(name) >= 1) AND (length(name) <= 100)))
+    CONSTRAINT runtime_capabilities_size CHECK ((octet_length((capabilities)::text) <= 16384)),
+    CONSTRAINT runtime_concurrency_range CHECK ((((concurrency >= 1) AND (concurrency <= 1000)) AND ((concurrency_limit >= 1) AND (concurrency_limit <= 1000)))),
+    CONSTRAINT runtime_name_length CHECK (((length(name) >= 1) AND (length(name) <= 100))),
+    CONSTRAINT runtime_registered_as_length CHECK (((length(registered_as) >= 1) AND (length(registered_as) <= 100)))
 );
 
 CREATE TABLE public.runtime_heartbeat (
@@ -684,6 +688,16 @@ CREATE TABLE public.sys_cron_executions (
     CONSTRAINT sys_cron_executions_state_known CHECK ((state = ANY (ARRAY['RUNNING'::text, 'SUCCESS'::text, 'FAILED'::text])))
 )
 WITH (fillfactor='85');
+
+CREATE TABLE public.task_output (
+    task_id uuid NOT NULL,
+    attempt integer NOT NULL,
+    place bigint NOT NULL,
+    text text NOT NULL,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT task_output_place_positive CHECK ((place >= 0)),
+    CONSTRAINT task_output_size CHECK (((octet_length(text) >= 1) AND (octet_length(text) <= 65536)))
+);
 
 CREATE TABLE public.trigger_activity (
     trigger_id uuid NOT NULL,
@@ -881,6 +895,9 @@ ALTER TABLE ONLY public.sys_cron_executions
 ALTER TABLE ONLY public.sys_cron_executions
     ADD CONSTRAINT sys_cron_executions_plan_unique UNIQUE (job_name, scope_kind, scope_id, plan_time);
 
+ALTER TABLE ONLY public.task_output
+    ADD CONSTRAINT task_output_pk PRIMARY KEY (task_id, attempt, place);
+
 ALTER TABLE ONLY public.trigger_activity
     ADD CONSTRAINT trigger_activity_pk PRIMARY KEY (trigger_id);
 
@@ -999,6 +1016,8 @@ CREATE INDEX inbox_item_list_idx ON public.inbox_item USING btree (workspace_id,
 
 CREATE INDEX inbox_item_notice_idx ON public.inbox_item USING btree (autopilot_id, kind, created_at) WHERE (issue_id IS NULL);
 
+CREATE INDEX inbox_item_unread_idx ON public.inbox_item USING btree (workspace_id, user_id, id) WHERE (read_at IS NULL);
+
 CREATE INDEX issue_comment_list_idx ON public.issue_comment USING btree (issue_id, id);
 
 CREATE INDEX issue_list_idx ON public.issue USING btree (workspace_id, id);
@@ -1012,6 +1031,8 @@ CREATE INDEX member_user_idx ON public.member USING btree (user_id);
 CREATE INDEX project_creator_idx ON public.project USING btree (created_by);
 
 CREATE INDEX run_stats_hourly_hour_idx ON public.run_stats_hourly USING btree (hour);
+
+CREATE UNIQUE INDEX runtime_machine_unique ON public.runtime USING btree (workspace_id, COALESCE(registered_as, name)) WHERE (deleted_at IS NULL);
 
 CREATE UNIQUE INDEX runtime_name_unique ON public.runtime USING btree (workspace_id, name) WHERE (deleted_at IS NULL);
 

@@ -82,13 +82,17 @@ CREATE INDEX api_token_creator_idx ON api_token (created_by);
 
 -- ---------------------------------------------------------------- who does the work
 
+-- People may rename a runtime; its machine is found again by the name that it registers under (registered_as, null while that is the name).
+-- The machine says how many tasks it takes (concurrency), people may allow fewer (concurrency_limit).
 CREATE TABLE runtime (
     id uuid NOT NULL,
     workspace_id uuid NOT NULL,
     name text NOT NULL,
     registered_by uuid,
     token_id uuid,
+    registered_as text,
     concurrency integer NOT NULL DEFAULT 1,
+    concurrency_limit integer,
     capabilities jsonb NOT NULL DEFAULT '{}',
     created_at timestamptz NOT NULL DEFAULT now(),
     deleted_at timestamptz,
@@ -98,9 +102,12 @@ CREATE TABLE runtime (
     CONSTRAINT runtime_registered_by_fk FOREIGN KEY (registered_by) REFERENCES app_user (id),
     CONSTRAINT runtime_token_fk FOREIGN KEY (token_id) REFERENCES api_token (id),
     CONSTRAINT runtime_name_length CHECK (length(name) BETWEEN 1 AND 100),
-    CONSTRAINT runtime_concurrency_range CHECK (concurrency BETWEEN 1 AND 1000)
+    CONSTRAINT runtime_registered_as_length CHECK (length(registered_as) BETWEEN 1 AND 100),
+    CONSTRAINT runtime_concurrency_range CHECK (concurrency BETWEEN 1 AND 1000 AND concurrency_limit BETWEEN 1 AND 1000),
+    CONSTRAINT runtime_capabilities_size CHECK (octet_length(capabilities::text) <= 16384)
 );
 CREATE UNIQUE INDEX runtime_name_unique ON runtime (workspace_id, name) WHERE deleted_at IS NULL;
+CREATE UNIQUE INDEX runtime_machine_unique ON runtime (workspace_id, coalesce(registered_as, name)) WHERE deleted_at IS NULL;
 CREATE INDEX runtime_registered_by_idx ON runtime (registered_by);
 CREATE INDEX runtime_token_idx ON runtime (token_id);
 
@@ -722,6 +729,18 @@ CREATE INDEX agent_task_run_idx ON agent_task (run_id) WHERE run_id IS NOT NULL;
 CREATE INDEX agent_task_list_idx ON agent_task (workspace_id, id);
 CREATE UNIQUE INDEX agent_task_one_active_per_issue ON agent_task (issue_id) WHERE issue_id IS NOT NULL AND status IN ('queued', 'claimed', 'running');
 
+-- What a task's command prints, in pieces as they come: the place counts characters. The oldest go when there are more than a mebibyte.
+CREATE TABLE task_output (
+    task_id uuid NOT NULL,
+    attempt integer NOT NULL,
+    place bigint NOT NULL,
+    text text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT task_output_pk PRIMARY KEY (task_id, attempt, place),
+    CONSTRAINT task_output_place_positive CHECK (place >= 0),
+    CONSTRAINT task_output_size CHECK (octet_length(text) BETWEEN 1 AND 65536)
+);
+
 CREATE TABLE inbox_item (
     id uuid NOT NULL,
     workspace_id uuid NOT NULL,
@@ -737,6 +756,7 @@ CREATE TABLE inbox_item (
     CONSTRAINT inbox_item_title_length CHECK (length(title) BETWEEN 1 AND 500)
 );
 CREATE INDEX inbox_item_list_idx ON inbox_item (workspace_id, user_id, id);
+CREATE INDEX inbox_item_unread_idx ON inbox_item (workspace_id, user_id, id) WHERE read_at IS NULL;
 -- The newest notice of a kind about a rule; what tells of an issue is none.
 CREATE INDEX inbox_item_notice_idx ON inbox_item (autopilot_id, kind, created_at) WHERE issue_id IS NULL;
 

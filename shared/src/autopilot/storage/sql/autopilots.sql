@@ -62,14 +62,14 @@ SELECT a.id, a.workspace_id, a.title, a.description, a.execution_mode, a.issue_t
 SELECT created_at, status FROM autopilot_run WHERE autopilot_id = $1 ORDER BY id DESC LIMIT 1;
 
 -- name: list_dependents
--- The active rules that an agent executes (itself or as a squad's leader), or that a squad does.
+-- The active rules that some agents execute (themselves or as a squad's leader), or that a squad does.
 SELECT a.id
   FROM autopilot a
  WHERE a.workspace_id = $1
    AND a.status = 'active'
-   AND (a.agent_id = $2::uuid
+   AND (a.agent_id = ANY($2::uuid[])
         OR a.squad_id = $3::uuid
-        OR a.squad_id IN (SELECT s.id FROM squad s WHERE s.workspace_id = $1 AND s.leader_id = $2))
+        OR a.squad_id IN (SELECT s.id FROM squad s WHERE s.workspace_id = $1 AND s.leader_id = ANY($2)))
  ORDER BY a.id;
 
 -- name: list_squad_rules

@@ -1,10 +1,11 @@
 -- name: register_runtime
--- The runtime of this name: made, or found and told anew. A name is a machine's for as long as it is not deleted.
+-- The runtime that registers under this name: made, or found and told anew. The name is a machine's for as long as it is not deleted,
+-- whatever people call it.
 INSERT INTO runtime (id, workspace_id, name, registered_by, token_id, concurrency, capabilities)
 VALUES ($1, $2, $3, $4, $5, $6, $7)
-    ON CONFLICT (workspace_id, name) WHERE deleted_at IS NULL DO UPDATE
+    ON CONFLICT (workspace_id, coalesce(registered_as, name)) WHERE deleted_at IS NULL DO UPDATE
    SET token_id = excluded.token_id, concurrency = excluded.concurrency, capabilities = excluded.capabilities
-RETURNING id;
+RETURNING id, name, least(concurrency, concurrency_limit) AS concurrency;
 
 -- name: beat
 -- A heartbeat with what the machine says about itself, kept beside the runtime; no row if the runtime is not here.
@@ -29,8 +30,9 @@ RETURNING h.runtime_id;
 
 -- name: find_free
 -- How many more tasks a runtime may hold; a lease that ran out holds no slot.
-SELECT r.concurrency - (SELECT count(*) FROM agent_task t
-                         WHERE t.runtime_id = r.id AND t.status IN ('claimed', 'running') AND t.lease_until > clock_timestamp())
+SELECT least(r.concurrency, r.concurrency_limit)
+       - (SELECT count(*) FROM agent_task t
+           WHERE t.runtime_id = r.id AND t.status IN ('claimed', 'running') AND t.lease_until > clock_timestamp())
   FROM runtime r
  WHERE r.id = $1;
 
@@ -107,7 +109,8 @@ UPDATE agent_task
 RETURNING id;
 
 -- name: renew_tasks
--- One statement for all tasks of a runtime, locked in id order; no lease reaches beyond the task's time. What is answered is each one's state now.
+-- One statement for all tasks of a runtime, locked in id order; no lease reaches beyond the task's time, counted from its claim where it
+-- was never started, or one could be held for ever. What is answered is each one's state now.
 WITH asked AS MATERIALIZED (
     SELECT t.id, g.lease_token, g.progress
       FROM unnest($2::uuid[], $3::uuid[], $4::text[]) AS g (id, lease_token, progress)
@@ -118,7 +121,8 @@ WITH asked AS MATERIALIZED (
 UPDATE agent_task t
    SET progress = coalesce(a.progress, t.progress),
        lease_until = CASE WHEN t.status IN ('claimed', 'running')
-                          THEN least(clock_timestamp() + $5 * interval '1 second', t.started_at + (t.timeout_s + $6) * interval '1 second') END
+                          THEN least(clock_timestamp() + $5 * interval '1 second',
+                                     coalesce(t.started_at, t.claimed_at) + (t.timeout_s + $6) * interval '1 second') END
   FROM asked a
  WHERE t.id = a.id AND t.lease_token = a.lease_token
 RETURNING t.id, t.status, t.lease_until, coalesce(t.lease_until > clock_timestamp(), false) AS alive;
@@ -136,5 +140,6 @@ SELECT r.id
                                      LIMIT 1) q
                 WHERE a.workspace_id = r.workspace_id AND a.runtime_id = r.id)
    AND NOT EXISTS (SELECT 1 FROM runtime_heartbeat b WHERE b.runtime_id = r.id AND NOT b.usable)
-   AND r.concurrency > (SELECT count(*) FROM agent_task h
-                         WHERE h.runtime_id = r.id AND h.status IN ('claimed', 'running') AND h.lease_until > clock_timestamp());
+   AND least(r.concurrency, r.concurrency_limit)
+       > (SELECT count(*) FROM agent_task h
+           WHERE h.runtime_id = r.id AND h.status IN ('claimed', 'running') AND h.lease_until > clock_timestamp());

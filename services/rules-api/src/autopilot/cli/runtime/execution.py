@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import shlex
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
+from pathlib import Path
 
 import msgspec
 
 from autopilot.cli.errors import ApiProblem, may_pass
 from autopilot.cli.runtime.environment import environment_for
+from autopilot.cli.runtime.folder import Keep, NoFolder, TaskFolder
 from autopilot.cli.runtime.printed import Printed
-from autopilot.cli.runtime.process import Ended, NotStarted, Stop, StopReason, run_command
+from autopilot.cli.runtime.process import KILL_AFTER_S, Ended, NotStarted, Stop, StopReason, run_command
 from autopilot.cli.runtime.protocol import LeaseState, RuntimeApi, Task
 from autopilot.domain.errors import AutopilotError
 from autopilot.domain.states import FailureKind
@@ -20,9 +24,27 @@ from autopilot.kit.backoff import Backoff
 from autopilot.kit.clock import Clock
 
 RETRY_LAST_S = 5.0
+OUTPUT_EVERY_S = 2.0
+PROMPT_FILE = "{prompt_file}"
 
 _STOPS = {LeaseState.LOST: StopReason.LOST, LeaseState.CANCELLED: StopReason.CANCELLED}
 _logger = log.get_logger()
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """What is run for each task, and how. `timeout_s` shortens what a task allows; `kill_after_s` is for tests."""
+
+    line: str
+    environ: Mapping[str, str] = msgspec.field(default_factory=dict)
+    allowed: tuple[str, ...] = ()
+    work_dir: Path | None = None
+    keep: Keep = Keep.NEVER
+    timeout_s: float | None = None
+    kill_after_s: float = KILL_AFTER_S
+
+    def time_for(self, task: Task) -> float:
+        """How long the task's command may take."""
+        return task.timeout_s if self.timeout_s is None else min(task.timeout_s, self.timeout_s)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,23 +58,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 class Execution:
     """A task in hand. `stop` ends its command; a lost or cancelled one is reported to nobody."""
 
-    def __init__(
-        self,
-        task: Task,
-        *,
-        api: RuntimeApi,
-        command: str,
-        environ: Mapping[str, str],
-        clock: Clock,
-        kill_after_s: float,
-    ) -> None:
+    def __init__(self, task: Task, *, api: RuntimeApi, command: Command, clock: Clock) -> None:
         self.task = task
         self.stop = Stop()
         self._api = api
         self._command = command
-        self._environ = environ
         self._clock = clock
-        self._kill_after_s = kill_after_s
         self._printed = Printed()
 
     def progress(self) -> str | None:
@@ -80,23 +91,74 @@ class Execution:
         _logger.info("task_started")
         began = self._clock.monotonic()
         try:
+            folder = TaskFolder.make(self._command.work_dir, self.task)
+        except NoFolder as error:
+            await self._report(Outcome(error=error.message, kind=FailureKind.RUNTIME_LOST))
+            return
+        outcome: Outcome | None = None
+        try:
+            outcome = await self._execute(folder, began)
+            if outcome is not None:
+                await self._report(outcome)
+        finally:
+            await self._clear(folder, failed=outcome is None or outcome.result is None)
+
+    async def _execute(self, folder: TaskFolder, began: float) -> Outcome | None:
+        telling = asyncio.create_task(self._tell_output())
+        try:
+            line, prompt = self._prompted(folder)
             ended = await run_command(
-                self._command,
-                prompt=self.task.prompt,
-                environ=environment_for(self.task, self._environ),
+                line,
+                prompt=prompt,
+                environ=environment_for(self.task, self._command.environ, self._command.allowed),
                 printed=self._printed,
                 stop=self.stop,
-                timeout_s=self.task.timeout_s,
-                kill_after_s=self._kill_after_s,
+                timeout_s=self._command.time_for(self.task),
+                kill_after_s=self._command.kill_after_s,
+                folder=folder.work,
             )
-        except NotStarted as error:
-            outcome: Outcome | None = Outcome(error=error.message, kind=FailureKind.RUNTIME_LOST)
-        else:
-            took_s = round(self._clock.monotonic() - began, 1)
-            _logger.info("command_ended", exit_code=ended.exit_code, stopped=ended.stopped, took_s=took_s)
-            outcome = outcome_of(ended, self._printed, self.task.timeout_s)
+        except (NotStarted, NoFolder) as error:
+            return Outcome(error=error.message, kind=FailureKind.RUNTIME_LOST)
+        finally:
+            telling.cancel()
+            await asyncio.wait([telling])
+        took_s = round(self._clock.monotonic() - began, 1)
+        _logger.info("command_ended", exit_code=ended.exit_code, stopped=ended.stopped, took_s=took_s)
+        outcome = outcome_of(ended, self._printed, self._command.time_for(self.task))
         if outcome is not None:
-            await self._report(outcome)
+            await self._tell_pieces()
+        return outcome
+
+    def _prompted(self, folder: TaskFolder) -> tuple[str, str | None]:
+        """The command's line and what it reads on stdin: the prompt, unless it asks for a file."""
+        if PROMPT_FILE not in self._command.line:
+            return self._command.line, self.task.prompt
+        path = folder.write_prompt(self.task.prompt)
+        return self._command.line.replace(PROMPT_FILE, shlex.quote(str(path))), None
+
+    async def _clear(self, folder: TaskFolder, *, failed: bool) -> None:
+        if self._command.keep is Keep.ALWAYS or (failed and self._command.keep is Keep.FAILED):
+            _logger.info("task_folder_kept", folder=str(folder.path))
+        elif not await asyncio.to_thread(folder.remove):
+            _logger.warning("task_folder_left", folder=str(folder.path))
+
+    async def _tell_output(self) -> None:
+        """While the command runs its output is told piece by piece; what cannot be told now waits, within bounds."""
+        while True:
+            await self._clock.sleep(OUTPUT_EVERY_S)
+            if not await self._tell_pieces():
+                return
+
+    async def _tell_pieces(self) -> bool:
+        """Tell what waits; False when the server will not have it. Output is told at best: only the outcome must arrive."""
+        spoken = self._printed.spoken
+        while (piece := spoken.next_piece()) is not None:
+            try:
+                await self._api.output(self.task, *piece)
+            except AutopilotError as error:
+                return may_pass(error)
+            spoken.told(*piece)
+        return True
 
     async def _start(self) -> bool:
         """Whether the task is ours to run. Without an answer we wait: unstarted, it costs nobody anything."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from autopilot.cli.runtime.spoken import Spoken
+
 OUTPUT_LIMIT = 1024 * 1024
 RESULT_LIMIT = 64 * 1024
 ERROR_CHARACTERS = 4_000
@@ -40,11 +42,13 @@ class Printed:
     def __init__(self) -> None:
         self.stdout = Tail()
         self.stderr = Tail()
+        self.spoken = Spoken()
         self._latest: Tail | None = None
 
     def take(self, descriptor: int, data: bytes) -> None:
         stream = self.stdout if descriptor == 1 else self.stderr
         stream.add(data)
+        self.spoken.take(descriptor, data)
         self._latest = stream
 
     def result(self) -> str:

@@ -8,16 +8,19 @@ import os
 import signal
 from collections.abc import Coroutine, Iterable, Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from autopilot.cli.runtime.printed import Printed
 from autopilot.domain.errors import InfrastructureError
+from autopilot.kit.clock import SystemClock
 
 KILL_AFTER_S = 10.0
 # After the command has ended its pipes are read to their end, unless something it left behind keeps them open.
 _DRAIN_S = 2.0
+_LOOK_S = 0.05
 
 
 class StopReason(StrEnum):
@@ -59,33 +62,38 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 async def run_command(
     command: str,
     *,
-    prompt: str,
+    prompt: str | None,
     environ: Mapping[str, str],
     printed: Printed,
     stop: Stop,
     timeout_s: float,
     kill_after_s: float = KILL_AFTER_S,
+    folder: Path | None = None,
 ) -> Ended:
     """Run it by `sh -c` until it ends, its time is over or `stop` is requested. NotStarted if it cannot run at all.
 
-    Stopping is SIGTERM to the whole group, and SIGKILL after `kill_after_s` to what is still there. Whatever
-    of the group outlives the command is killed with it.
+    It begins in `folder` and reads `prompt` on stdin, or nothing. Stopping is SIGTERM to the whole group, and SIGKILL
+    after `kill_after_s` to what is still there. Whatever of the group outlives the command is killed with it.
     """
     loop = asyncio.get_running_loop()
     try:
         transport, child = await loop.subprocess_exec(
-            lambda: _Child(printed), "/bin/sh", "-c", command, env=dict(environ), start_new_session=True
+            lambda: _Child(printed),
+            *("/bin/sh", "-c", command),
+            env=dict(environ),
+            cwd=folder,
+            start_new_session=True,
         )
     except OSError as error:
         raise NotStarted(f"The command could not be started: {error.strerror}.") from error
     group = transport.get_pid()
     try:
-        _feed(transport, prompt)
+        _feed(transport, prompt or "")
         await _first_of([child.exited.wait(), stop.wait()], timeout_s)
         if not child.exited.is_set():
             stop.request(StopReason.TIMEOUT)  # keeps the reason that is there already
             _signal(group, signal.SIGTERM)
-            await _first_of([child.ended()], kill_after_s)
+            await _first_of([_end_of(group)], kill_after_s)
             _signal(group, signal.SIGKILL)
             await child.exited.wait()
             stopped = stop.reason
@@ -120,11 +128,6 @@ class _Child(asyncio.SubprocessProtocol):
     def process_exited(self) -> None:
         self.exited.set()
 
-    async def ended(self) -> None:
-        """The shell is gone, and everything else that held its output."""
-        await self.exited.wait()
-        await self.drained.wait()
-
 
 def _feed(transport: asyncio.SubprocessTransport, prompt: str) -> None:
     """Write the prompt and close stdin behind it; a command that does not read it is its own affair."""
@@ -141,6 +144,17 @@ async def _first_of(waits: Iterable[Coroutine[Any, Any, Any]], timeout_s: float)
     finally:
         for task in tasks:
             task.cancel()
+
+
+async def _end_of(group: int) -> None:
+    """Wait until no process of the group is left, whatever it did with its output."""
+    clock = SystemClock()
+    while True:
+        try:
+            os.killpg(group, 0)
+        except (ProcessLookupError, PermissionError):
+            return
+        await clock.sleep(_LOOK_S)
 
 
 def _signal(group: int, number: signal.Signals) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
@@ -73,12 +74,20 @@ class RuntimeApi:
     def __init__(self, client: ApiClient) -> None:
         self._client = client
 
-    async def register(self, name: str, concurrency: int) -> Registration:
-        answer = await self._post("/register", {"name": name, "concurrency": concurrency})
-        return self._client.decode(answer, Registration)
+    async def register(self, name: str, concurrency: int, capabilities: Mapping[str, str]) -> Registration:
+        body = {"name": name, "concurrency": concurrency, "capabilities": capabilities}
+        return self._client.decode(await self._post("/register", body), Registration)
 
-    async def heartbeat(self, runtime_id: str) -> None:
-        await self._post("/heartbeat", {"runtime_id": runtime_id})
+    async def heartbeat(
+        self,
+        runtime_id: str,
+        *,
+        usable: bool = True,
+        detail: str | None = None,
+        repair_hint: str | None = None,
+    ) -> None:
+        said = {} if usable else {"usable": False, "detail": detail, "repair_hint": repair_hint}
+        await self._post("/heartbeat", {"runtime_id": runtime_id, **said})
 
     async def claim(self, runtime_id: str, claim_id: str, limit: int, wait_s: float) -> list[Task]:
         """Wait up to `wait_s` for tasks; the same `claim_id` gives the same tasks again."""
@@ -96,6 +105,11 @@ class RuntimeApi:
         ]
         answer = await self._post("/renew", {"runtime_id": runtime_id, "tasks": tasks})
         return self._client.decode(answer, _Renewals).tasks
+
+    async def output(self, task: Task, place: int, text: str) -> None:
+        """A piece of what the command prints; the same piece again changes nothing."""
+        body = {"lease_token": task.lease_token, "place": place, "text": text}
+        await self._post(f"/tasks/{task.id}/output", body)
 
     async def complete(self, task: Task, result: str) -> None:
         await self._post(f"/tasks/{task.id}/complete", {"lease_token": task.lease_token, "result": result})

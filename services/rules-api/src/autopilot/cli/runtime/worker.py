@@ -14,8 +14,9 @@ import msgspec
 from autopilot.cli.client import ApiClient
 from autopilot.cli.config import Connection
 from autopilot.cli.errors import ApiProblem, may_pass
-from autopilot.cli.runtime.execution import RETRY_LAST_S, Execution
-from autopilot.cli.runtime.process import KILL_AFTER_S, StopReason
+from autopilot.cli.runtime.check import EVERY_S, Usable, check_usable
+from autopilot.cli.runtime.execution import RETRY_LAST_S, Command, Execution
+from autopilot.cli.runtime.process import StopReason
 from autopilot.cli.runtime.protocol import Registration, RuntimeApi, Task
 from autopilot.domain.errors import AutopilotError
 from autopilot.kit import log
@@ -32,11 +33,13 @@ _logger = log.get_logger()
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What `runtime run` was told."""
+    """What `runtime run` was told. `check` is a command that says whether the agent program can run."""
 
-    command: str
+    command: Command
     name: str
-    concurrency: int
+    concurrency: int = 1
+    capabilities: Mapping[str, str] = msgspec.field(default_factory=dict)
+    check: str | None = None
 
 
 class RegistrationRefused(AutopilotError):
@@ -50,16 +53,12 @@ class Worker:
         self,
         api: RuntimeApi,
         options: Options,
-        environ: Mapping[str, str],
         *,
         clock: Clock | None = None,
-        kill_after_s: float = KILL_AFTER_S,
     ) -> None:
         self._api = api
         self._options = options
-        self._environ = environ
         self._clock = clock or SystemClock()
-        self._kill_after_s = kill_after_s
         self._registration: Registration | None = None
         self._was_taken = False
         self._registering = asyncio.Lock()
@@ -67,11 +66,17 @@ class Worker:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._freed = asyncio.Event()
         self._claim: tuple[str, int] | None = None
+        self._usable = Usable()
+        self._may_work = asyncio.Event()
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Work until `stopping`, then end all tasks. A refusal that no waiting can heal is raised."""
         claiming = self._repeat("claim", self._claim_step)
-        others = [self._repeat("heartbeat", self._heartbeat_step), self._repeat("renew", self._renew_step)]
+        others = [
+            self._repeat("heartbeat", self._heartbeat_step),
+            self._repeat("renew", self._renew_step),
+            self._repeat("check", self._check_step),
+        ]
         loops = [_spawn(claiming), *(_spawn(other) for other in others)]
         stop = _spawn(stopping.wait())
         try:
@@ -114,7 +119,9 @@ class Worker:
         async with self._registering:
             if self._registration is None:
                 try:
-                    registration = await self._api.register(self._options.name, self._options.concurrency)
+                    registration = await self._api.register(
+                        self._options.name, self._options.concurrency, self._options.capabilities
+                    )
                 except AutopilotError as error:
                     if error.infrastructure or (may_pass(error) and self._was_taken):
                         raise
@@ -132,8 +139,29 @@ class Worker:
             self._claim = None
 
     async def _heartbeat_step(self, registration: Registration) -> float:
-        await self._api.heartbeat(registration.runtime_id)
+        said = self._usable
+        await self._api.heartbeat(
+            registration.runtime_id, usable=said.usable, detail=said.detail, repair_hint=said.repair_hint
+        )
         return registration.heartbeat_s
+
+    async def _check_step(self, registration: Registration) -> float:
+        """Nothing is claimed before the first check, and nothing while the agent program cannot run."""
+        if self._options.check is None:
+            self._may_work.set()
+            await asyncio.Event().wait()
+        before, self._usable = (
+            self._usable,
+            await check_usable(self._options.check or "", self._options.command),
+        )
+        if self._usable.usable:
+            self._may_work.set()
+        else:
+            self._may_work.clear()
+        if self._usable.usable is not before.usable:
+            _logger.warning("agent_program_checked", usable=self._usable.usable)
+            await self._heartbeat_step(registration)
+        return EVERY_S
 
     async def _renew_step(self, registration: Registration) -> float:
         held = list(self._held.values())
@@ -145,6 +173,7 @@ class Worker:
         return registration.renew_s
 
     async def _claim_step(self, registration: Registration) -> float:
+        await self._may_work.wait()
         free = self._options.concurrency - len(self._held)
         if free <= 0:
             self._freed.clear()
@@ -166,14 +195,7 @@ class Worker:
         earlier = [token for token, held in self._held.items() if held.task.id == task.id]
         for token in earlier:  # we lost it without noticing, and now have it again
             self._held[token].stop.request(StopReason.LOST)
-        execution = Execution(
-            task,
-            api=self._api,
-            command=self._options.command,
-            environ=self._environ,
-            clock=self._clock,
-            kill_after_s=self._kill_after_s,
-        )
+        execution = Execution(task, api=self._api, command=self._options.command, clock=self._clock)
         self._held[task.lease_token] = execution
         self._running[task.lease_token] = _spawn(
             self._execute(execution, [self._running[token] for token in earlier])
@@ -204,13 +226,13 @@ class Worker:
                 _logger.info("runtime_left_unannounced", reason=error.message)
 
 
-async def run_until_stopped(connection: Connection, options: Options, environ: Mapping[str, str]) -> None:
+async def run_until_stopped(connection: Connection, options: Options) -> None:
     """Run until SIGTERM or SIGINT; a second signal kills the commands and exits at once."""
     log.configure("runtime")
     stopping = asyncio.Event()
     received: list[signal.Signals] = []
     async with ApiClient(connection) as client:
-        working = _spawn(Worker(RuntimeApi(client), options, environ).run(stopping))
+        working = _spawn(Worker(RuntimeApi(client), options).run(stopping))
 
         def on_signal(number: signal.Signals) -> None:
             received.append(number)

@@ -82,7 +82,7 @@ async def update_agent(call: Call, agent_id: UUID, body: AgentPatch) -> AgentVie
         )
         if agent.runtime_id is not None and runtime_id is None:
             await pause_dependents(
-                conn, caller.workspace_id, PauseReason.AGENT_RUNTIME_REQUIRED, agent_id=agent.id
+                conn, caller.workspace_id, PauseReason.AGENT_RUNTIME_REQUIRED, agents=[agent.id]
             )
         return _show(await _find(conn, caller, agent_id), caller)
 
@@ -98,7 +98,7 @@ async def archive_agent(call: Call, agent_id: UUID) -> None:
         if agent.archived_at is None:
             await agents.archive_agent(conn, agent.id)
             await pause_dependents(
-                conn, caller.workspace_id, PauseReason.TARGET_UNAVAILABLE, agent_id=agent.id
+                conn, caller.workspace_id, PauseReason.TARGET_UNAVAILABLE, agents=[agent.id]
             )
 
     await call.database.transact(archive)

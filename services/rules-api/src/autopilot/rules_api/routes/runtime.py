@@ -6,6 +6,8 @@ import asyncio
 from functools import partial
 from uuid import UUID
 
+import msgspec
+
 from autopilot.bus.subjects import wake_dispatch
 from autopilot.domain.errors import InvalidValue
 from autopilot.domain.ids import RuntimeId, TaskId
@@ -28,7 +30,9 @@ from autopilot.rules_api.endpoint import Call, post
 from autopilot.rules_api.problems import Code
 from autopilot.rules_api.waiting import WAITING
 from autopilot.rules_api.wire.runtime import (
+    MAX_CAPABILITIES_BYTES,
     MAX_OUTCOME_BYTES,
+    MAX_OUTPUT_BYTES,
     Claimed,
     ClaimRequest,
     Complete,
@@ -38,6 +42,7 @@ from autopilot.rules_api.wire.runtime import (
     Lease,
     Named,
     Outcome,
+    Output,
     Register,
     Registered,
     Renew,
@@ -46,17 +51,19 @@ from autopilot.rules_api.wire.runtime import (
     Started,
     lease_of,
 )
-from autopilot.storage import runtime_protocol, tasks
+from autopilot.storage import runtime_protocol, task_output, tasks
 from autopilot.storage.database import Conn
-from autopilot.storage.runtime_protocol import Renewal, Renewed
+from autopilot.storage.runtime_protocol import RegisteredRuntime, Renewal, Renewed
 
 
 async def register(call: Call, body: Register) -> Registered:
     """The runtime of this name is new or found again; it counts as heard of, and as usable."""
     caller = call.caller
+    if len(msgspec.json.encode(body.capabilities)) > MAX_CAPABILITIES_BYTES:
+        raise InvalidValue("capabilities", f"capabilities: at most {MAX_CAPABILITIES_BYTES} bytes of JSON.")
 
-    async def save(conn: Conn) -> RuntimeId:
-        runtime_id = await runtime_protocol.register_runtime(
+    async def save(conn: Conn) -> RegisteredRuntime:
+        runtime = await runtime_protocol.register_runtime(
             conn,
             caller.workspace_id,
             runtime_id=RuntimeId(uuid7()),
@@ -67,15 +74,16 @@ async def register(call: Call, body: Register) -> Registered:
             capabilities=body.capabilities,
         )
         await runtime_protocol.beat(
-            conn, caller.workspace_id, runtime_id, usable=True, detail=None, repair_hint=None
+            conn, caller.workspace_id, runtime.id, usable=True, detail=None, repair_hint=None
         )
-        return runtime_id
+        return runtime
 
+    registered = await call.database.transact(save)
     return Registered(
-        runtime_id=await call.database.transact(save),
-        name=body.name,
+        runtime_id=registered.id,
+        name=registered.name,
         workspace_id=caller.workspace_id,
-        concurrency=body.concurrency,
+        concurrency=registered.concurrency,
         heartbeat_s=HEARTBEAT_S,
         lease_s=LEASE_S,
         renew_s=RENEW_S,
@@ -151,6 +159,18 @@ async def renew(call: Call, body: Renew) -> RenewedTasks:
     )
 
 
+async def add_output(call: Call, task_id: UUID, body: Output) -> Started:
+    """For people who look while the program runs. The same piece again changes nothing."""
+    if len(body.text.encode()) > MAX_OUTPUT_BYTES:
+        raise InvalidValue("text", f"text: at most {MAX_OUTPUT_BYTES} bytes of UTF-8.")
+    async with call.database.transaction() as conn:
+        await _require_here(conn, call, task_id)
+        kept = await task_output.add_output(conn, TaskId(task_id), lease_of(body), body.place, body.text)
+    if not kept:
+        raise LeaseLost
+    return Started()
+
+
 async def complete(call: Call, task_id: UUID, body: Complete) -> Outcome:
     if len(body.result.encode()) > MAX_OUTCOME_BYTES:
         raise InvalidValue("result", f"result: at most {MAX_OUTCOME_BYTES} bytes of UTF-8.")
@@ -215,12 +235,19 @@ def _outcome(call: Call, ended: Ended) -> Outcome:
 _TASK = "/api/runtime/tasks/{task_id}"
 
 ROUTES = (
-    post("/api/runtime/register", register, status=200, right=Action.RUNTIME_SERVE),
+    post(
+        "/api/runtime/register",
+        register,
+        status=200,
+        right=Action.RUNTIME_SERVE,
+        refusals=(Code.NAME_TAKEN,),
+    ),
     post("/api/runtime/heartbeat", heartbeat, status=200, right=Action.RUNTIME_SERVE),
     post("/api/runtime/bye", leave, status=200, right=Action.RUNTIME_SERVE),
     post("/api/runtime/claim", claim, status=200, right=Action.RUNTIME_SERVE),
     post("/api/runtime/renew", renew, status=200, right=Action.RUNTIME_SERVE),
     post(_TASK + "/start", start, status=200, right=Action.RUNTIME_SERVE, refusals=(Code.LEASE_LOST,)),
+    post(_TASK + "/output", add_output, status=200, right=Action.RUNTIME_SERVE, refusals=(Code.LEASE_LOST,)),
     post(_TASK + "/complete", complete, status=200, right=Action.RUNTIME_SERVE, refusals=(Code.LEASE_LOST,)),
     post(_TASK + "/fail", fail, status=200, right=Action.RUNTIME_SERVE, refusals=(Code.LEASE_LOST,)),
 )

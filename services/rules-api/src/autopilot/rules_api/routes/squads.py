@@ -28,6 +28,8 @@ async def create_squad(call: Call, body: SquadCreate) -> SquadView:
     squad_id = SquadId(uuid7())
     async with call.database.transaction() as conn:
         leader = await _hold_leader(conn, caller, body.leader_id)
+        if leader.archived_at is not None:
+            raise _no_leader()
         await squads.insert_squad(
             conn,
             squad_id=squad_id,
@@ -54,7 +56,7 @@ async def get_squad(call: Call, squad_id: UUID) -> SquadView:
 
 
 async def update_squad(call: Call, squad_id: UUID, body: SquadPatch) -> SquadView:
-    """Moving it to a leader without a runtime pauses its rules (S11.5)."""
+    """Moving it to a leader that is archived, or without a runtime, pauses its rules (S11.5)."""
     caller = call.caller
 
     async def edit(conn: Conn) -> SquadView:
@@ -71,10 +73,8 @@ async def update_squad(call: Call, squad_id: UUID, body: SquadPatch) -> SquadVie
             name=sent(body.name, squad.name),
             leader_id=leader.id if leader is not None else squad.leader_id,
         )
-        if leader is not None and leader.runtime_id is None:
-            await pause_dependents(
-                conn, caller.workspace_id, PauseReason.AGENT_RUNTIME_REQUIRED, squad_id=squad.id
-            )
+        if leader is not None and (reason := _useless(leader)) is not None:
+            await pause_dependents(conn, caller.workspace_id, reason, squad_id=squad.id)
         return _show(await _find(conn, caller, squad_id), caller)
 
     return await call.database.transact(edit)
@@ -101,12 +101,23 @@ async def archive_squad(call: Call, squad_id: UUID) -> None:
 
 
 async def _hold_leader(conn: Conn, caller: Caller, leader_id: UUID) -> Agent:
-    """The agent, held; one answer for what is unknown, archived or private to others (S13.5)."""
+    """The agent, held; one answer for what is unknown or private to others (S13.5)."""
     await agents.hold_agent(conn, caller.workspace_id, leader_id)
     leader = await agents.find_agent(conn, caller.workspace_id, leader_id, caller.user_id)
-    if leader is None or not leader.invocable or leader.archived_at is not None:
-        raise InvalidValue("leader_id", "leader_id: names no agent that you may have work here.")
+    if leader is None or not leader.invocable:
+        raise _no_leader()
     return leader
+
+
+def _no_leader() -> InvalidValue:
+    return InvalidValue("leader_id", "leader_id: names no agent that you may have work here.")
+
+
+def _useless(leader: Agent) -> PauseReason | None:
+    """Why the rules of a squad with this leader cannot run."""
+    if leader.archived_at is not None:
+        return PauseReason.TARGET_UNAVAILABLE
+    return PauseReason.AGENT_RUNTIME_REQUIRED if leader.runtime_id is None else None
 
 
 async def _find_to_edit(conn: Conn, caller: Caller, squad_id: UUID) -> Squad:

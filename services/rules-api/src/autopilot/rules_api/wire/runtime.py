@@ -14,12 +14,14 @@ from autopilot.rules_api.wire.common import Body, Name
 from autopilot.storage.runtime_protocol import ClaimedTask
 
 MAX_OUTCOME_BYTES = 64 * 1024
+MAX_OUTPUT_BYTES = 64 * 1024
+MAX_CAPABILITIES_BYTES = 8 * 1024
 
 Remark = Annotated[str, msgspec.Meta(max_length=2000)]
 
 
 class Register(Body, frozen=True, kw_only=True):
-    """A machine by its name; the same name is the same runtime."""
+    """A machine by its name; the same name is the same runtime. `capabilities`, at most 8 KiB, are for people to read."""
 
     name: Name
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
@@ -110,6 +112,13 @@ class RenewedTasks(msgspec.Struct, frozen=True, kw_only=True):
     """One answer a task, in the order they were named."""
 
     tasks: list[RenewedTask]
+
+
+class Output(Lease, frozen=True, kw_only=True):
+    """What the program prints, at most 64 KiB of UTF-8; `place` says how many characters it had printed before."""
+
+    place: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+    text: Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class Complete(Lease, frozen=True, kw_only=True):
