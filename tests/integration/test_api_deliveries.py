@@ -54,6 +54,25 @@ async def test_a_delivery_shows_what_was_received_and_what_became_of_it(
     assert (shown["status"], shown["run_status"], shown["dispatch_attempts"]) == ("dispatched", "running", 1)
 
 
+async def test_a_large_body_reaches_the_caller_and_the_agent_whole(
+    shop: Shop, rule: AutopilotId, hook: WebhookTrigger
+) -> None:
+    """S9.14: it is stored compressed, which nobody sees."""
+    body = '{"text": "' + "caf\u00e9 \\u0000 " * 500 + '", "n": 12345678901234567890123}'
+    run_id, delivery_id = await receive(shop.database, hook.id, body.encode())
+    assert (await shop.owner("GET", f"/api/autopilots/{rule}/deliveries/{delivery_id}")).body["body"] == body
+    await drain(worker(shop.database))
+    async with shop.database.connection() as conn:
+        stored, prompt = await conn.fetchrow(
+            """SELECT octet_length(b.body), t.prompt FROM webhook_body b, agent_task t
+                WHERE b.delivery_id = $1 AND t.run_id = $2""",
+            *(delivery_id, run_id),
+        )
+    assert stored < len(body.encode()) / 10
+    assert "caf\u00e9 \\u0000 " * 500 in prompt
+    assert "12345678901234567890123" in prompt
+
+
 async def test_what_was_sent_is_for_those_who_may_write(
     api: Api, shop: Shop, rule: AutopilotId, hook: WebhookTrigger
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -230,7 +231,9 @@ async def test_a_payload_is_for_those_who_may_write(api: Api, shop: Shop, rule: 
     called = (await create(shop.owner, rule, {"payload": {"secret": 1}})).body["id"]
     hook = await rules.make_webhook_trigger(shop.database, shop.setting, rule, provider="github")
     run_id, delivery_id = await receive(shop.database, hook.id, b'{"ref": "main"}', event="github.push")
-    for id_, payload in ((called, {"secret": 1}), (run_id, {"ref": "main"})):
+    large = {"commits": ["fix the layout"] * 200}
+    large_id, _ = await receive(shop.database, hook.id, json.dumps(large).encode())
+    for id_, payload in ((called, {"secret": 1}), (run_id, {"ref": "main"}), (large_id, large)):
         path = f"/api/autopilots/{rule}/runs/{id_}"
         assert (await shop.owner("GET", path)).body["payload"] == payload
         assert (await mia("GET", path)).body["payload"] is None

@@ -18,6 +18,7 @@ from autopilot.domain.states import Source
 from autopilot.engine.admit import Firing, Outcome, admit_firings
 from autopilot.kit.config import Secret
 from autopilot.kit.ids import uuid7
+from autopilot.storage.bodies import pack
 from autopilot.storage.database import Database
 from autopilot.storage.invariants import check_on
 
@@ -70,7 +71,11 @@ async def receive(
                  FROM autopilot_trigger WHERE id = $2""",
             *(delivery_id, trigger_id, event, key, run_id),
         )
-        await conn.execute("INSERT INTO webhook_body (delivery_id, body) VALUES ($1, $2)", delivery_id, body)
+        await conn.execute(
+            "INSERT INTO webhook_body (delivery_id, body, raw_size) VALUES ($1, $2, $3)",
+            delivery_id,
+            *pack(body),
+        )
         if key is not None:
             await conn.execute(
                 "INSERT INTO webhook_dedupe (trigger_id, dedupe_key, delivery_id, body_sha) VALUES ($1, $2, $3, sha256($4))",

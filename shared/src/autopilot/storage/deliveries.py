@@ -11,6 +11,7 @@ from autopilot.domain.states import AttributionSource, DeliveryStatus, ReasonCod
 from autopilot.domain.webhook.providers import DedupeSource
 from autopilot.domain.webhook.signature import SignatureStatus
 from autopilot.storage import queries
+from autopilot.storage.bodies import pack
 from autopilot.storage.database import Conn
 
 SQL = queries.load("deliveries")
@@ -68,14 +69,14 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     waits: bool
 
 
-_COLUMNS = NewDelivery.__struct_fields__
+_COLUMNS = tuple(name for name in NewDelivery.__struct_fields__ if name != "body")
 
 
 async def insert_deliveries(conn: Conn, deliveries: Sequence[NewDelivery]) -> set[DeliveryId]:
     """Write what can be written; the ids that are new. The absent are stale, repeats, or written by an earlier try."""
-    rows = await conn.fetch(
-        SQL["insert_deliveries"], *([getattr(new, column) for new in deliveries] for column in _COLUMNS)
-    )
+    bodies, raw_sizes = zip(*(pack(new.body) for new in deliveries), strict=True)
+    columns = [[getattr(new, column) for new in deliveries] for column in _COLUMNS]
+    rows = await conn.fetch(SQL["insert_deliveries"], *columns, bodies, raw_sizes)
     return {row[0] for row in rows}
 
 

@@ -13,6 +13,7 @@ from autopilot.domain.states import DeliveryStatus, ReasonCode, RunStatus
 from autopilot.domain.webhook.providers import DedupeSource
 from autopilot.domain.webhook.signature import SignatureStatus
 from autopilot.storage import queries
+from autopilot.storage.bodies import body_of
 from autopilot.storage.database import Conn
 
 SQL = queries.load("delivery_views")
@@ -56,7 +57,7 @@ async def find_delivery(
 ) -> Delivery | None:
     """One delivery of this rule, with its body."""
     row = await conn.fetchrow(SQL["find_delivery"], workspace_id, autopilot_id, delivery_id)
-    return msgspec.convert(dict(row), Delivery) if row is not None else None
+    return msgspec.convert(dict(row) | {"body": body_of(row)}, Delivery) if row is not None else None
 
 
 async def list_deliveries(

@@ -27,6 +27,7 @@ from autopilot.domain.ids import (
 from autopilot.domain.rules import Rule
 from autopilot.domain.states import AssigneeType, AttributionPolicy, ExecutionMode, Source, TriggerKind
 from autopilot.storage import queries
+from autopilot.storage.bodies import body_of
 from autopilot.storage.database import Conn
 from autopilot.storage.facts import executor_of
 
@@ -233,5 +234,5 @@ def _delivery_of(row: asyncpg.Record) -> RunDelivery | None:
         event=row["delivery_event"],
         content_type=row["content_type"],
         received_at=row["received_at"],
-        body=row["body"],
+        body=body_of(row),
     )

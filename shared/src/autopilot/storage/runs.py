@@ -33,6 +33,7 @@ from autopilot.domain.states import (
     TaskStatus,
 )
 from autopilot.storage import queries
+from autopilot.storage.bodies import body_of
 from autopilot.storage.database import Conn
 
 SQL = queries.load("runs")
@@ -125,7 +126,7 @@ async def find_payload(conn: Conn, run_id: RunId) -> Payload:
     """The payload of a run that exists."""
     row = await conn.fetchrow(SQL["find_payload"], run_id)
     assert row is not None
-    return Payload(**row)
+    return msgspec.convert(dict(row) | {"body": body_of(row)}, Payload)
 
 
 async def find_by_key(

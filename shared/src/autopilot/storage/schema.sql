@@ -713,8 +713,11 @@ WITH (fillfactor='50');
 
 CREATE TABLE public.webhook_body (
     delivery_id uuid NOT NULL,
-    body bytea NOT NULL
+    body bytea NOT NULL,
+    raw_size integer,
+    CONSTRAINT webhook_body_raw_size_larger CHECK ((raw_size > octet_length(body)))
 );
+ALTER TABLE ONLY public.webhook_body ALTER COLUMN body SET STORAGE EXTERNAL;
 
 CREATE TABLE public.webhook_dedupe (
     trigger_id uuid NOT NULL,

@@ -20,6 +20,7 @@ from autopilot.domain.ids import (
 )
 from autopilot.domain.states import AttributionSource, DeliveryStatus, ExecutionMode, ReasonCode
 from autopilot.storage import queries
+from autopilot.storage.bodies import body_of
 from autopilot.storage.database import Conn
 
 SQL = queries.load("undecided")
@@ -97,7 +98,7 @@ async def hold_rules(
 async def load(conn: Conn, ids: Collection[DeliveryId]) -> list[Undecided]:
     """Those of the deliveries that are still undecided."""
     rows = await conn.fetch(SQL["load"], sorted(ids))
-    return [msgspec.convert(dict(row), Undecided) for row in rows]
+    return [msgspec.convert(dict(row) | {"body": body_of(row)}, Undecided) for row in rows]
 
 
 async def settle(conn: Conn, settlements: Sequence[Settlement]) -> set[DeliveryId]:

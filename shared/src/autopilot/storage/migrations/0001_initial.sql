@@ -552,20 +552,15 @@ CREATE UNIQUE INDEX webhook_delivery_replay_unique ON webhook_delivery (replayed
 CREATE INDEX webhook_delivery_replayed_idx ON webhook_delivery (replayed_from) WHERE replayed_from IS NOT NULL;
 CREATE INDEX webhook_delivery_runless_idx ON webhook_delivery (id) WHERE run_id IS NULL;
 
+-- Compressed before it comes here, then raw_size tells how large it was: Postgres need not try (storage external).
 CREATE TABLE webhook_body (
     delivery_id uuid NOT NULL,
     body bytea NOT NULL,
-    CONSTRAINT webhook_body_pk PRIMARY KEY (delivery_id)
+    raw_size integer,
+    CONSTRAINT webhook_body_pk PRIMARY KEY (delivery_id),
+    CONSTRAINT webhook_body_raw_size_larger CHECK (raw_size > octet_length(body))
 );
-
--- Not every build of Postgres has lz4; without it bodies are compressed by the built-in method.
-DO $$
-BEGIN
-    IF (SELECT 'lz4' = ANY (enumvals) FROM pg_settings WHERE name = 'default_toast_compression') THEN
-        ALTER TABLE webhook_body ALTER COLUMN body SET COMPRESSION lz4;
-    END IF;
-END
-$$;
+ALTER TABLE webhook_body ALTER COLUMN body SET STORAGE EXTERNAL;
 
 -- The slot is held while the row exists.
 CREATE TABLE webhook_dedupe (

@@ -5,16 +5,16 @@
 -- by comparing all pairs.
 WITH new AS MATERIALIZED (
     SELECT n.id, n.trigger_id, t.workspace_id, t.autopilot_id, t.provider, n.event, n.dedupe_key, n.dedupe_source, n.body_sha,
-           n.signature_status, n.status, n.headers, n.content_type, n.body, n.response_status, n.response_body, n.reason_code,
+           n.signature_status, n.status, n.headers, n.content_type, n.body, n.raw_size, n.response_status, n.response_body, n.reason_code,
            n.reason, n.run_id, n.agent_id, n.accountable_id, n.attribution_source,
            a.execution_mode, a.version_id, a.version, a.squad_id,
            n.dedupe_key IS NOT NULL AND n.status = 'queued' AS takes_slot
       FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::bytea[], $9::text[],
-                  $10::text[], $11::text[], $12::text[], $13::bytea[], $14::int[], $15::text[], $16::text[], $17::text[], $18::uuid[],
-                  $19::uuid[], $20::uuid[], $21::text[])
+                  $10::text[], $11::text[], $12::text[], $13::int[], $14::text[], $15::text[], $16::text[], $17::uuid[], $18::uuid[],
+                  $19::uuid[], $20::text[], $21::bytea[], $22::int[])
         AS n (id, trigger_id, trigger_rev, autopilot_rev, event, dedupe_key, dedupe_source, body_sha, signature_status, status, headers,
-              content_type, body, response_status, response_body, reason_code, reason, run_id, agent_id, accountable_id,
-              attribution_source)
+              content_type, response_status, response_body, reason_code, reason, run_id, agent_id, accountable_id, attribution_source,
+              body, raw_size)
       JOIN autopilot_trigger t ON t.id = n.trigger_id AND t.rev = n.trigger_rev AND t.deleted_at IS NULL
       JOIN autopilot a ON a.id = t.autopilot_id AND a.rev = coalesce(n.autopilot_rev, a.rev)
 ), slots AS (
@@ -43,8 +43,8 @@ WITH new AS MATERIALIZED (
         ON CONFLICT DO NOTHING
  RETURNING id
 ), bodies AS (
-    INSERT INTO webhook_body (delivery_id, body)
-    SELECT b.id, b.body FROM born b WHERE (b.id IN (SELECT d.id FROM deliveries d)) IS TRUE
+    INSERT INTO webhook_body (delivery_id, body, raw_size)
+    SELECT b.id, b.body, b.raw_size FROM born b WHERE (b.id IN (SELECT d.id FROM deliveries d)) IS TRUE
 ), runs AS (
     INSERT INTO autopilot_run (id, workspace_id, autopilot_id, trigger_id, source, status, execution_mode, rule_version_id,
            rule_version, webhook_delivery_id, squad_id, agent_id, accountable_id, attribution_source, reason_code, failure_reason,
@@ -57,7 +57,7 @@ WITH new AS MATERIALIZED (
      WHERE b.run_id IS NOT NULL AND (b.id IN (SELECT d.id FROM deliveries d)) IS TRUE
 ), entries AS (
     INSERT INTO dispatch_queue (run_id, delivery_id, autopilot_id, trigger_id, size)
-    SELECT b.run_id, CASE WHEN b.run_id IS NULL THEN b.id END, b.autopilot_id, b.trigger_id, octet_length(b.body)
+    SELECT b.run_id, CASE WHEN b.run_id IS NULL THEN b.id END, b.autopilot_id, b.trigger_id, coalesce(b.raw_size, octet_length(b.body))
       FROM born b
      WHERE b.status = 'queued' AND (b.id IN (SELECT d.id FROM deliveries d)) IS TRUE
      ORDER BY b.id

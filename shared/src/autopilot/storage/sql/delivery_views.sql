@@ -5,7 +5,7 @@ SELECT d.id, d.workspace_id, d.autopilot_id, d.trigger_id, d.provider, d.event, 
        d.reason_code, d.replayed_from, d.replayed_by, d.received_at, d.last_attempt_at,
        coalesce(q.attempts, p.attempts, r.dispatch_attempts, 0) AS dispatch_attempts, p.available_at AS next_attempt_at,
        CASE WHEN q.lease_until > clock_timestamp() THEN q.lease_until END AS lease_until,
-       b.body, b.delivery_id IS NULL AS body_expired
+       b.body, b.raw_size, b.delivery_id IS NULL AS body_expired
   FROM webhook_delivery d
   LEFT JOIN webhook_body b ON b.delivery_id = d.id
   LEFT JOIN autopilot_run r ON r.id = d.run_id

@@ -5,7 +5,7 @@ SELECT r.id, r.workspace_id, r.autopilot_id, r.source, r.execution_mode, r.rule_
        t.id AS trigger_id, t.kind AS trigger_kind, t.label AS trigger_label, t.timezone AS trigger_timezone,
        t.published_by AS trigger_publisher_id,
        EXISTS (SELECT 1 FROM member m WHERE m.workspace_id = r.workspace_id AND m.user_id = t.published_by) AS trigger_publisher_present,
-       d.id AS delivery_id, d.provider, d.event AS delivery_event, d.content_type, d.received_at, b.body
+       d.id AS delivery_id, d.provider, d.event AS delivery_event, d.content_type, d.received_at, b.body, b.raw_size
   FROM unnest($1::uuid[]) AS k (id)
   JOIN autopilot_run r ON r.id = k.id AND r.status = 'pending'
   LEFT JOIN autopilot_trigger t ON t.id = r.trigger_id AND t.workspace_id = r.workspace_id

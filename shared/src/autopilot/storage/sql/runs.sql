@@ -50,7 +50,7 @@ SELECT r.id, r.workspace_id, r.autopilot_id, r.trigger_id, r.source, r.status, r
 
 -- name: find_payload
 -- What a run was given: an api caller's payload, or the body of its delivery, which is not copied (S2.6).
-SELECT r.payload, d.provider, d.content_type, b.body, d.id IS NOT NULL AND b.delivery_id IS NULL AS expired
+SELECT r.payload, d.provider, d.content_type, b.body, b.raw_size, d.id IS NOT NULL AND b.delivery_id IS NULL AS expired
   FROM autopilot_run r
   LEFT JOIN webhook_delivery d ON d.id = r.webhook_delivery_id
   LEFT JOIN webhook_body b ON b.delivery_id = d.id
