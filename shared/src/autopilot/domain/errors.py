@@ -44,6 +44,14 @@ class Conflict(AutopilotError):
         super().__init__(message)
 
 
+class Gone(AutopilotError):
+    """It was here and is not kept any more. `code` is stable for programs."""
+
+    def __init__(self, message: str | None = None, *, code: str = "gone") -> None:
+        self.code = code
+        super().__init__(message)
+
+
 class InfrastructureError(AutopilotError):
     """Something that Autopilot stands on is unavailable.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, Self
 
-from autopilot.domain.errors import AutopilotError, Conflict, Forbidden, NotFound
+from autopilot.domain.errors import AutopilotError, Conflict, Forbidden, Gone, NotFound
 from autopilot.kit.http import Problem
 from autopilot.storage.errors import ConstraintViolated
 
@@ -53,6 +53,14 @@ class Code(StrEnum):
     SLUG_TAKEN = ("slug_taken", 409, "Another workspace has this slug.")
     ALREADY_MEMBER = ("already_member", 409, "The person is a member already.")
     LAST_OWNER = ("last_owner", 409, "A workspace keeps at least one owner.")
+    TRIGGER_DISABLED = (
+        "trigger_disabled",
+        409,
+        "The trigger is disabled or deleted: nothing is replayed to it.",
+    )
+    DELIVERY_REJECTED = ("delivery_rejected", 409, "A delivery that was rejected is not replayed.")
+    DELIVERY_QUEUED = ("delivery_queued", 409, "The delivery is still on its way.")
+    DELIVERY_BODY_EXPIRED = ("delivery_body_expired", 410, "The body of the delivery is no longer kept.")
     CONTENT_TOO_LARGE = ("content_too_large", 413, "The body is larger than 1 MiB.")
     UNSUPPORTED_MEDIA_TYPE = ("unsupported_media_type", 415, "A body is JSON, without a content encoding.")
     INVALID_VALUE = ("invalid_value", 422, "A value is refused; `field` names it.")
@@ -103,6 +111,8 @@ def to_problem(error: AutopilotError) -> Problem | None:
             return Problem(403, error.code, error.message)
         case Conflict():
             return Problem(409, error.code, error.message)
+        case Gone():
+            return Problem(410, error.code, error.message)
         case ConstraintViolated() if error.constraint in _CONSTRAINTS:
             code, field, message = _CONSTRAINTS[error.constraint]
             return Problem(code.status, code, message, field=field)

@@ -14,10 +14,11 @@ from autopilot.domain.ids import AutopilotId, RunId
 from autopilot.domain.permissions import Action
 from autopilot.domain.states import RunStatus, Source
 from autopilot.domain.webhook.body import BadBody, parse_body
-from autopilot.engine.request_run import KEY_FIELD, RunRequest, request_run
+from autopilot.engine.request_run import RunRequest, request_run
 from autopilot.engine.rule_access import find_rule
 from autopilot.kit.ids import uuid7
 from autopilot.rules_api.endpoint import IDEMPOTENCY_KEY, Call, get, post
+from autopilot.rules_api.idempotency import read_key
 from autopilot.rules_api.paging import Page, page_of
 from autopilot.rules_api.problems import Code, malformed
 from autopilot.rules_api.waiting import WAITING
@@ -125,16 +126,8 @@ def _payload_of(body: RunCreate) -> bytes | None:
 
 def _key_of(call: Call, body: bytes) -> tuple[str, bytes] | None:
     """The idempotency key with the digest of the body; a blank key is none."""
-    key = call.request.headers.get(KEY_FIELD, "").strip()
-    if not key:
-        return None
-    if len(key) > 255:
-        raise InvalidValue(KEY_FIELD, "Idempotency-Key: at most 255 characters.")
-    try:
-        key.encode()
-    except UnicodeEncodeError:  # bytes that are no UTF-8 reach us as lone surrogates
-        raise malformed("Idempotency-Key is not UTF-8.", KEY_FIELD) from None
-    return key, hashlib.sha256(body).digest()
+    key = read_key(call.request)
+    return (key, hashlib.sha256(body).digest()) if key is not None else None
 
 
 _RUNS = "/api/autopilots/{autopilot_id}/runs"
