@@ -63,6 +63,27 @@ async def test_equal_wake_ups_of_one_moment_are_sent_once() -> None:
         assert ear.heard.empty()
 
 
+async def test_what_is_told_is_asked_for_when_it_is_sent() -> None:
+    """Told twice in one moment it is sent once, with all that has gathered by then."""
+    told: asyncio.Queue[bytes] = asyncio.Queue()
+    gathered: list[str] = []
+    async with nats_server() as server, Bus(server.url, name="a") as one, Bus(server.url, name="b") as two:
+        two.on_tell(subjects.abuse, told.put_nowait)
+        await connected(one, two)
+        for word in ("this", "and", "that"):
+            gathered.append(word)
+            assert one.tell(subjects.abuse, lambda: " ".join(gathered).encode())
+        async with asyncio.timeout(10):
+            assert await told.get() == b"this and that"
+        assert told.empty()
+
+
+async def test_without_nats_nothing_is_told_and_it_says_so() -> None:
+    async with Bus(None, name="a") as absent, Bus(f"nats://127.0.0.1:{free_port()}", name="b") as away:
+        for bus in (absent, away):
+            assert not bus.tell(subjects.abuse, lambda: b"never asked for")
+
+
 async def test_a_wildcard_hears_every_runtime_and_names_it() -> None:
     ear = Ear()
     async with nats_server() as server, Bus(Secret(server.url), name="a") as bus:

@@ -19,6 +19,7 @@ from autopilot.kit.config import Secret
 
 State = Literal["connected", "connecting", "absent"]
 WakeCallback = Callable[[str], None]
+Content = Callable[[], bytes]
 
 _logger = log.get_logger()
 _dropped = metrics.counter("bus_wakes_dropped_total", "Wake-ups not sent because NATS was away")
@@ -48,10 +49,10 @@ class Bus:
         self._clock = SystemClock()
         self._client: Client | None = None
         self._connected = asyncio.Event()
-        self._listeners: dict[str, list[WakeCallback]] = {}
+        self._listeners: dict[str, list[Callable[[Msg], None]]] = {}
         self._on_connect: list[Callable[[], None]] = []
         self._subscribed: set[str] = set()
-        self._waiting: dict[str, None] = {}
+        self._waiting: dict[str, Content | None] = {}
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -74,23 +75,38 @@ class Bus:
 
     def wake(self, subject: str) -> None:
         """Say that there may be something to do. Equal wake-ups of one moment are one; without NATS it is dropped."""
-        waiting = self._waiting
-        if subject in waiting:
-            return
-        if self.client is None or len(waiting) >= self._max_waiting:
-            _dropped.inc()
-            return
-        waiting[subject] = None
-        self._news.set()
+        self._say(subject, None)
+
+    def tell(self, subject: str, content: Content) -> bool:
+        """Say what others may like to know: `content` is asked when it can be sent. False without NATS: it will not be."""
+        return self._say(subject, content)
 
     def on_wake(self, subject: str, callback: WakeCallback) -> None:
         """Call `callback(subject)` for each wake-up heard, from now on and after every reconnect; `*` is a wildcard."""
-        self._listeners.setdefault(subject, []).append(callback)
-        self._news.set()
+        self._listen(subject, lambda message: callback(message.subject))
+
+    def on_tell(self, subject: str, callback: Callable[[bytes], None]) -> None:
+        """Call `callback(content)` for each thing told, this process's own included. It comes from outside: check it."""
+        self._listen(subject, lambda message: callback(message.data))
 
     def on_connect(self, callback: Callable[[], None]) -> None:
         """Call `callback()` after each connection made from now on: what failed for want of NATS may be tried again."""
         self._on_connect.append(callback)
+
+    def _say(self, subject: str, content: Content | None) -> bool:
+        waiting = self._waiting
+        if subject in waiting:
+            return True
+        if self.client is None or len(waiting) >= self._max_waiting:
+            _dropped.inc()
+            return False
+        waiting[subject] = content
+        self._news.set()
+        return True
+
+    def _listen(self, subject: str, hear: Callable[[Msg], None]) -> None:
+        self._listeners.setdefault(subject, []).append(hear)
+        self._news.set()
 
     async def __aenter__(self) -> Self:
         if self._urls:
@@ -170,8 +186,8 @@ class Bus:
             self._news.clear()
             await self._subscribe(client)
             waiting, self._waiting = self._waiting, {}
-            for subject in waiting:
-                await client.publish(subject)
+            for subject, content in waiting.items():
+                await client.publish(subject, b"" if content is None else content())
 
     async def _subscribe(self, client: Client) -> None:
         for subject in self._listeners.keys() - self._subscribed:
@@ -180,8 +196,8 @@ class Bus:
 
     def _hear(self, pattern: str) -> Callable[[Msg], Awaitable[None]]:
         async def hear(message: Msg) -> None:
-            for callback in self._listeners[pattern]:
-                callback(message.subject)
+            for listener in self._listeners[pattern]:
+                listener(message)
 
         return hear
 

@@ -8,6 +8,8 @@ from uuid import UUID
 wake_dispatch = "autopilot.wake.dispatch"
 wake_schedule = "autopilot.wake.schedule"
 wake_any_runtime = "autopilot.wake.runtime.*"
+abuse = "autopilot.abuse"
+"""What replicas of ingress tell each other about callers, as hints."""
 
 EVENT_STREAM = "AUTOPILOT_EVENTS"
 EVENT_SUBJECTS = "autopilot.events.>"
