@@ -78,6 +78,8 @@ async def running_ingress(
         receiving(config, database, bus) as receiver,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
     ):
+        if nats_url is not None:
+            await bus.wait_connected()
         runner = await serve(make_app(receiver), "127.0.0.1", 0, what="ingress", shutdown_timeout=1.0)
         try:
             yield Ingress(f"http://127.0.0.1:{port_of(runner)}", session)

@@ -32,6 +32,7 @@ def test_the_limits_default_to_what_is_promised() -> None:
         ("AUTOPILOT_INGRESS_IP_PER_MIN", "-1"),
         ("AUTOPILOT_INGRESS_BAD_PER_MIN", "many"),
         ("AUTOPILOT_INGRESS_PORT", "70000"),
+        ("AUTOPILOT_INGRESS_FORWARDED_HEADER", "X-Real-IP"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_name(key: str, value: str) -> None:

@@ -12,6 +12,7 @@ from autopilot.bus.connection import Bus
 from autopilot.bus.subjects import wake_dispatch
 from autopilot.engine.secrets import Vault
 from autopilot.ingress.config import Config
+from autopilot.ingress.hints import Hints
 from autopilot.ingress.limits import Callers, GoodTokens, SlidingMinute
 from autopilot.ingress.lookup import Lookups
 from autopilot.ingress.receive import MAX_BODY_BYTES, Receiver
@@ -23,6 +24,10 @@ from autopilot.storage.database import Database
 async def receiving(config: Config, database: Database, bus: Bus) -> AsyncIterator[Receiver]:
     """A receiver; on leaving, what it has taken is written first."""
     now = asyncio.get_running_loop().time
+    hints = Hints(bus)
+    debt = SlidingMinute(config.ingress_bad_per_min, now, tell=hints.tell_debt)
+    good = GoodTokens(now, tell=hints.tell_good)
+    hints.listen(debt, good)
     vault = Vault(config.secret_keys)
     async with (
         Lookups(database, vault) as lookups,
@@ -31,11 +36,12 @@ async def receiving(config: Config, database: Database, bus: Bus) -> AsyncIterat
         yield Receiver(
             lookups,
             writes,
-            callers=Callers(config.networks()),
+            callers=Callers(config.networks(), config.ingress_forwarded_header),
             requests=SlidingMinute(config.ingress_ip_per_min, now),
-            debt=SlidingMinute(config.ingress_bad_per_min, now),
-            good=GoodTokens(now),
+            debt=debt,
+            good=good,
         )
+    hints.close()
 
 
 def make_app(receiver: Receiver) -> web.Application:

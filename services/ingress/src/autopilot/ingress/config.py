@@ -9,7 +9,7 @@ import msgspec
 
 from autopilot.domain.errors import InvalidValue
 from autopilot.engine.secrets import Vault
-from autopilot.ingress.limits import Network
+from autopilot.ingress.limits import ForwardedHeader, Network
 from autopilot.kit.config import CommonConfig, key_of
 
 
@@ -35,9 +35,16 @@ class Config(CommonConfig, frozen=True, kw_only=True):
     ingress_trusted_proxies: Annotated[
         tuple[str, ...],
         msgspec.Meta(
-            description="Addresses or CIDR ranges whose X-Forwarded-For is believed, comma separated"
+            description="Addresses or CIDR ranges whose forwarded header is believed, comma separated"
         ),
     ] = ()
+    ingress_forwarded_header: Annotated[
+        ForwardedHeader,
+        msgspec.Meta(description="The header in which trusted proxies name the caller; the other is ignored"),
+    ] = "X-Forwarded-For"
+    ingress_connections: Annotated[
+        int, msgspec.Meta(ge=1, le=1_000_000, description="Connections that may be open at once")
+    ] = 4096
 
     def __post_init__(self) -> None:
         self.networks()

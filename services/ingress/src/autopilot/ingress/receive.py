@@ -85,7 +85,7 @@ class Receiver:
         token = _token_of(request)
         if token is None:
             return "not_found", answers.not_found()
-        caller = self._callers.name(request.remote, request.headers.getall("X-Forwarded-For", ()))
+        caller = self._callers.name(request.remote, request.headers.getall(self._callers.header, ()))
         hashed = token_hash(token)
         self._pass_gates(caller, hashed)
         reading = False
