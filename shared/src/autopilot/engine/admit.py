@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import assert_never
 
@@ -94,7 +94,28 @@ async def _snapshots(
         return snapshots, {}
     await facts.lock_autopilots(conn, list(guarded))
     # Read again: while the lock was awaited an edit may have changed what was read before it.
-    return await facts.load_snapshots(conn, keys), await facts.read_overlap(conn, list(guarded))
+    snapshots = await facts.load_snapshots(conn, keys)
+    return snapshots, await _overlaps(conn, snapshots.values(), guarded)
+
+
+async def _overlaps(
+    conn: Conn, snapshots: Iterable[Snapshot], guarded: Collection[AutopilotId]
+) -> dict[AutopilotId, Overlap]:
+    """What is in flight for locked autopilots. Nobody is to park behind a run whose end will not see them: one that began
+    to end before the rule was given its policy holds no lock on the rule, but will find the parked one if it ends later."""
+    overlaps = await facts.read_overlap(conn, list(guarded))
+    parking = {
+        s.autopilot_id
+        for s in snapshots
+        if s.overlap_policy is OverlapPolicy.QUEUE_ONE
+        and (overlap := overlaps.get(s.autopilot_id)) is not None
+        and overlap.live
+        and not overlap.parked
+    }
+    if parking:
+        await facts.hold_started(conn, list(parking))
+        overlaps |= await facts.read_overlap(conn, list(parking))
+    return overlaps
 
 
 def _decide(snapshot: Snapshot, firing: Firing, now: datetime, overlap: Overlap) -> Decision:

@@ -50,6 +50,11 @@ async def read_overlap(conn: Conn, ids: Sequence[AutopilotId]) -> dict[Autopilot
     return {row["autopilot_id"]: Overlap(live=row["live"], parked=row["parked"]) for row in rows}
 
 
+async def hold_started(conn: Conn, ids: Sequence[AutopilotId]) -> None:
+    """Keep what is at work for autopilots that the caller has locked from ending; read overlap in a later statement."""
+    await conn.execute(SQL["hold_started"], list(set(ids)))
+
+
 async def database_now(conn: Conn) -> datetime:
     """The database's clock now, not the start of the transaction."""
     now = await conn.fetchval(SQL["database_now"])

@@ -35,6 +35,16 @@ SELECT a.id AS autopilot_id,
        EXISTS (SELECT 1 FROM dispatch_deferred d WHERE d.autopilot_id = a.id AND d.kind = 'parked') AS parked
   FROM unnest($1::uuid[]) AS a (id);
 
+-- name: hold_started
+-- Level 6: whatever is at work for rules that the caller has locked cannot end before this transaction does. Whoever ends a run
+-- of a rule that had no policy when they began has not locked the rule.
+SELECT r.id FROM autopilot_run r
+ WHERE r.autopilot_id = ANY($1::uuid[]) AND r.status IN ('issue_created', 'running')
+   AND (r.status = 'running'
+        OR EXISTS (SELECT 1 FROM agent_task t WHERE t.issue_id = r.issue_id AND t.status IN ('queued', 'claimed', 'running')))
+ ORDER BY r.id
+   FOR SHARE OF r;
+
 -- name: lock_autopilots
 -- Level 2 of the lock order, in id order; later statements decide on what is true after the wait.
 SELECT id FROM autopilot WHERE id = ANY($1::uuid[]) ORDER BY id FOR NO KEY UPDATE;
