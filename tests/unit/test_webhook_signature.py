@@ -42,6 +42,7 @@ def judge(signature: str | None, raw: bytes, *secrets: bytes, provider: str = "g
 @pytest.mark.parametrize(("raw", "digest"), VECTORS)
 def test_a_signature_over_the_raw_bytes_is_valid(provider: str, raw: bytes, digest: str) -> None:
     assert judge(f"sha256={digest}", raw, SECRET, provider=provider) is SignatureStatus.VALID
+    assert judge(f"sha256={digest.upper()}", raw, SECRET, provider=provider) is SignatureStatus.VALID
 
 
 def test_a_signature_over_reserialised_json_is_invalid() -> None:

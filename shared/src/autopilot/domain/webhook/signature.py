@@ -5,7 +5,7 @@ from __future__ import annotations
 import binascii
 import hmac
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -80,16 +80,14 @@ def _flaw(scheme: Scheme, given: str, secrets: Sequence[bytes], request: Signed,
         sent_id = request.headers.get(scheme.id_header, "") if scheme.id_header else ""
         before = scheme.before_body.format(id=sent_id, timestamp=timestamp)
         message = before.encode("utf-8", "surrogateescape") + message
-    candidates = [
-        _as_bytes(scheme, value[len(scheme.prefix) :]) for value in values if value.startswith(scheme.prefix)
-    ]
-    # Every pair is compared, whichever fits first.
-    fits = [
-        hmac.compare_digest(expected, candidate)
-        for expected in _expected(scheme, secrets, message)
-        for candidate in candidates
-    ]
-    if not any(fits):
+    prefix = scheme.prefix
+    candidates = [_as_bytes(scheme, value[len(prefix) :]) for value in values if value.startswith(prefix)]
+    fits = False
+    for secret in secrets:
+        for expected in _expected(scheme, secret, message):
+            for candidate in candidates:  # every pair is compared, whichever fits first
+                fits |= hmac.compare_digest(expected, candidate)
+    if not fits:
         return f"the signature in {scheme.header} does not fit the body"
     return _staleness(scheme, timestamp, now) if timestamp is not None else ""
 
@@ -98,14 +96,13 @@ def _as_bytes(scheme: Scheme, value: str) -> bytes:
     return (value.lower() if scheme.encoding == "hex" else value).encode("utf-8", "surrogateescape")
 
 
-def _expected(scheme: Scheme, secrets: Sequence[bytes], message: bytes) -> Iterator[bytes]:
-    for secret in secrets:
-        if scheme.encoding == "secret":
-            yield secret
-            continue
-        for key in _keys(scheme, secret):
-            digest = hmac.digest(key, message, "sha256")
-            yield digest.hex().encode() if scheme.encoding == "hex" else b64encode(digest)
+def _expected(scheme: Scheme, secret: bytes, message: bytes) -> tuple[bytes, ...]:
+    if scheme.encoding == "secret":
+        return (secret,)
+    digests = [hmac.digest(key, message, "sha256") for key in _keys(scheme, secret)]
+    return tuple(
+        digest.hex().encode() if scheme.encoding == "hex" else b64encode(digest) for digest in digests
+    )
 
 
 def _keys(scheme: Scheme, secret: bytes) -> tuple[bytes, ...]:
@@ -113,7 +110,8 @@ def _keys(scheme: Scheme, secret: bytes) -> tuple[bytes, ...]:
     if scheme.key == "text":
         return (secret,)
     try:
-        decoded = b64decode(secret.removeprefix(_KEY_PREFIX), validate=True)
+        encoded = secret.removeprefix(_KEY_PREFIX)
+        decoded = b64decode(encoded + b"=" * (-len(encoded) % 4), validate=True)
     except binascii.Error:
         return (secret,)
     return (decoded,) if secret.startswith(_KEY_PREFIX) else (decoded, secret)

@@ -69,4 +69,6 @@ def stored_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 def _storable(value: str) -> str:
     """Text that JSON in the database can hold: bytes that are not UTF-8, and NUL, show as `?`."""
+    if len(value) <= _MAX_HEADER_LENGTH and value.isascii() and "\0" not in value:
+        return value
     return value[:_MAX_HEADER_LENGTH].encode("utf-8", "replace").decode().replace("\0", "?")
