@@ -16,6 +16,7 @@ PATH = "/api/autopilots"
 ARCHIVED = "archived"
 
 _PAGE = "100"
+_PAGES = 10
 _ID_LENGTH = 32
 _PREFIX = re.compile(r"[0-9a-f][0-9a-f-]{0,35}")
 _CANDIDATES = 10
@@ -40,6 +41,10 @@ class _Page(msgspec.Struct):
     next_cursor: str | None = None
 
 
+class _Identified(msgspec.Struct):
+    id: str
+
+
 async def read_autopilots(api: ApiClient, status: str | None = None) -> list[msgspec.Raw]:
     """Every autopilot that the API lists, newest first, as JSON; archived ones only if asked for."""
     query = {"limit": _PAGE} | ({"status": status} if status is not None else {})
@@ -58,20 +63,53 @@ def listed(api: ApiClient, items: list[msgspec.Raw]) -> list[Listed]:
 
 async def resolve(api: ApiClient, given: str) -> str:
     """The id that `given` is, or is the only beginning of, archived autopilots included. NoSuchId otherwise."""
-    wanted = given.strip().lower()
-    if not _PREFIX.fullmatch(wanted):
-        raise click.UsageError(f"{one_line(given)!r} is neither an id nor the beginning of one.")
-    bare = wanted.replace("-", "")
-    if len(bare) == _ID_LENGTH:
-        return f"{bare[:8]}-{bare[8:12]}-{bare[12:16]}-{bare[16:20]}-{bare[20:]}"
+    whole, bare = _read_id(given)
+    if whole is not None:
+        return whole
     everything = await read_autopilots(api) + await read_autopilots(api, ARCHIVED)
     matching = [item for item in listed(api, everything) if item.id.replace("-", "").startswith(bare)]
     if len(matching) == 1:
         return matching[0].id
     if not matching:
-        raise NoSuchId(f"No autopilot here has an id that begins with {wanted}.")
+        raise NoSuchId(f"No autopilot here has an id that begins with {given.strip()}.")
     shown = ", ".join(f"{item.id} {item.title!r}" for item in matching[:_CANDIDATES])
     more = len(matching) - _CANDIDATES
     raise NoSuchId(
-        f"{len(matching)} autopilots have ids that begin with {wanted}: {shown}{f' and {more} more' if more > 0 else ''}."
+        f"{len(matching)} autopilots have ids that begin with {given.strip()}: {shown}{f' and {more} more' if more > 0 else ''}."
     )
+
+
+async def resolve_under(api: ApiClient, path: str, given: str, what: str, *, paged: bool = True) -> str:
+    """The id that `given` is, or is the only beginning of among the newest 1,000 of the list at `path`. NoSuchId otherwise.
+
+    `paged` is false for a list that comes whole.
+    """
+    whole, bare = _read_id(given)
+    if whole is not None:
+        return whole
+    query = {"limit": _PAGE} if paged else {}
+    matching: list[str] = []
+    for _ in range(_PAGES):
+        page = api.decode(await api.call("GET", path, query=query), _Page)
+        ids = [api.decode(bytes(item), _Identified).id for item in page.items]
+        matching += [found for found in ids if found.replace("-", "").startswith(bare)]
+        if page.next_cursor is None:
+            break
+        query["cursor"] = page.next_cursor
+    if len(matching) == 1:
+        return matching[0]
+    if not matching:
+        raise NoSuchId(f"No {what} here has an id that begins with {given.strip()}.")
+    shown = ", ".join(matching[:_CANDIDATES])
+    raise NoSuchId(f"{len(matching)} ids begin with {given.strip()}: {shown}.")
+
+
+def _read_id(given: str) -> tuple[str | None, str]:
+    """A whole id in its usual form, if it is one, and the digits that are given."""
+    wanted = given.strip().lower()
+    if not _PREFIX.fullmatch(wanted):
+        raise click.UsageError(f"{one_line(given)!r} is neither an id nor the beginning of one.")
+    bare = wanted.replace("-", "")
+    if len(bare) != _ID_LENGTH:
+        return None, bare
+    return f"{bare[:8]}-{bare[8:12]}-{bare[12:16]}-{bare[16:20]}-{bare[20:]}", bare

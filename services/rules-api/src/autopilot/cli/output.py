@@ -26,8 +26,11 @@ _STYLES = {
     "completed": "green",
     "running": "cyan",
     "issue_created": "cyan",
+    "dispatched": "green",
     "paused": "yellow",
     "skipped": "yellow",
+    "ignored": "yellow",
+    "rejected": "red",
     "failed": "red",
 }
 

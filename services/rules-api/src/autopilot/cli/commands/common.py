@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -11,6 +11,7 @@ import click
 
 from autopilot.cli.client import ApiClient
 from autopilot.cli.config import Connection
+from autopilot.cli.errors import ApiUnavailable, ApiUnreachable
 from autopilot.cli.output import JSON, TABLE
 from autopilot.cli.text import one_line
 from autopilot.domain.errors import AutopilotError
@@ -18,6 +19,9 @@ from autopilot.kit.clock import SystemClock
 
 T = TypeVar("T")
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+_ATTEMPTS = 3
+_PAUSE_S = 0.5
 
 
 def output_option(default: str) -> Decorator:
@@ -54,6 +58,34 @@ def finishing(work: Callable[[], Awaitable[T]]) -> T:
         return asyncio.run(run())
     except AutopilotError as error:
         raise click.ClickException(one_line(error.message)) from error
+
+
+async def ask_once(
+    api: ApiClient,
+    path: str,
+    key: str,
+    *,
+    made: str,
+    query: Mapping[str, str] | None = None,
+    timeout_s: float = 20.0,
+) -> bytes:
+    """POST until there is an answer, under one key, so that it is done once; ApiUnreachable says how to ask again.
+
+    `made` is what the request makes, such as `a run`.
+    """
+    clock = SystemClock()
+    headers = {"Idempotency-Key": key}
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            return await api.call("POST", path, query=query, body={}, headers=headers, timeout_s=timeout_s)
+        except (ApiUnreachable, ApiUnavailable) as error:
+            if attempt == _ATTEMPTS:
+                raise ApiUnreachable(
+                    f"{error.message} Whether {made} was made is not known;"
+                    f" repeat with --idempotency-key {key} to ask again without making a second one."
+                ) from error
+            await clock.sleep(_PAUSE_S * attempt)
+    raise AssertionError("the last attempt returns or raises")
 
 
 def host_now() -> datetime:

@@ -8,22 +8,16 @@ import click
 import msgspec
 
 from autopilot.cli.client import ApiClient
-from autopilot.cli.commands.common import calling, full_id_option, host_now, output_option
+from autopilot.cli.commands.common import ask_once, calling, full_id_option, host_now, output_option
 from autopilot.cli.config import Settings
-from autopilot.cli.errors import ApiUnavailable, ApiUnreachable
 from autopilot.cli.lookup import PATH, resolve
 from autopilot.cli.output import JSON, TABLE, print_json, print_table
 from autopilot.cli.text import lasted, one_line, past, short_ids
 from autopilot.domain.states import RunStatus
-from autopilot.kit.clock import SystemClock
 from autopilot.kit.ids import uuid7
 
 RUN_COLUMNS = ("ID", "STATUS", "SOURCE", "CREATED", "TOOK", "ISSUE", "REASON")
 REFUSED = frozenset({RunStatus.SKIPPED, RunStatus.FAILED})
-
-# A run is asked for again with the same key when the answer did not arrive: it is made once all the same.
-_ATTEMPTS = 3
-_PAUSE_S = 0.5
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +100,9 @@ def trigger(
 
     async def run_now(api: ApiClient) -> tuple[bytes, Run]:
         path = f"{PATH}/{await resolve(api, autopilot_id)}/trigger"
-        answer = await _ask(api, path, key, wait_s)
+        answer = await ask_once(
+            api, path, key, made="a run", query={"wait": f"{wait_s:g}"}, timeout_s=wait_s + 20
+        )
         return answer, api.decode(answer, Run)
 
     raw, run = calling(settings.as_person(), run_now)
@@ -136,22 +132,3 @@ def run_rows(
         )
         for shown_id, run in zip(shown, found, strict=True)
     ]
-
-
-async def _ask(api: ApiClient, path: str, key: str, wait_s: float) -> bytes:
-    """Ask for the run until there is an answer; ApiUnreachable says how to ask again without a second run."""
-    clock = SystemClock()
-    headers = {"Idempotency-Key": key}
-    for attempt in range(1, _ATTEMPTS + 1):
-        try:
-            return await api.call(
-                "POST", path, query={"wait": f"{wait_s:g}"}, body={}, headers=headers, timeout_s=wait_s + 20
-            )
-        except (ApiUnreachable, ApiUnavailable) as error:
-            if attempt == _ATTEMPTS:
-                raise ApiUnreachable(
-                    f"{error.message} Whether a run was made is not known;"
-                    f" repeat with --idempotency-key {key} to ask again without making a second one."
-                ) from error
-            await clock.sleep(_PAUSE_S * attempt)
-    raise AssertionError("the last attempt returns or raises")
