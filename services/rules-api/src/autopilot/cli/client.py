@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -86,6 +86,29 @@ class ApiClient:
         if not 200 <= status < 300:
             raise self._refusal(status, kind, answer)
         return answer
+
+    async def lines(
+        self, path: str, *, headers: Mapping[str, str] | None = None, silent_s: float
+    ) -> AsyncGenerator[bytes, None]:
+        """The lines of an event stream until the server ends it; it is lost after `silent_s` without any.
+
+        Close it when you leave it early. Raises what `call` raises.
+        """
+        assert self._session is not None, "the client has not been entered"
+        sent = {"Accept": "text/event-stream", **(headers or {})}
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=silent_s)
+        try:
+            async with self._session.get(
+                self._connection.api_url + path, headers=sent, allow_redirects=False, timeout=timeout
+            ) as response:
+                if response.status != 200 or response.content_type != "text/event-stream":
+                    raise self._refusal(response.status, response.content_type, await response.read())
+                while line := await response.content.readline():
+                    yield line
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ApiUnreachable(
+                f"Cannot reach the API at {self._connection.api_url}: {_why(error)}."
+            ) from error
 
     def decode(self, answer: bytes, wanted: type[T]) -> T:
         """The answer as the type that this version of the command expects; NotUnderstood if it is another."""
