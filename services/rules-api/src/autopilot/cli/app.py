@@ -6,7 +6,7 @@ import os
 
 import click
 
-from autopilot.cli.commands import autopilots, deliveries, runs, runtime
+from autopilot.cli.commands import autopilots, deliveries, events, runs, runtime
 from autopilot.cli.config import API_URL, DEFAULT_API_URL, WORKSPACE, Settings
 
 
