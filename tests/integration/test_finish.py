@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from uuid import UUID
 
 import pytest
 from tests.support.api import Api, running_api
 from tests.support.dispatching import admit_one, assert_coherent, execute, fetch
+from tests.support.endings import (
+    Fact,
+    apply,
+    cancel,
+    complete,
+    delete,
+    expire,
+    fail,
+    hold,
+    lose,
+    moved,
+    refuse,
+)
 from tests.support.work import Shop, Started, make_shop
 
-from autopilot.domain.ids import IssueId, LeaseToken
-from autopilot.domain.states import ExecutionMode, FailureKind, IssueStatus, OverlapPolicy, TaskStatus
+from autopilot.domain.ids import LeaseToken
+from autopilot.domain.states import ExecutionMode, IssueStatus, OverlapPolicy, TaskStatus
 from autopilot.engine import finish
 from autopilot.kit.ids import uuid7
-from autopilot.storage.database import Conn
 
 ISSUE, BARE = ExecutionMode.CREATE_ISSUE, ExecutionMode.RUN_ONLY
-
-Fact = Callable[[Conn, Shop, Started, LeaseToken], Awaitable[object]]
 
 
 @pytest.fixture
@@ -31,100 +41,6 @@ async def api(postgres_url: str) -> AsyncIterator[Api]:
 @pytest.fixture
 async def shop(api: Api) -> Shop:
     return await make_shop(api)
-
-
-def issue_of(started: Started) -> IssueId:
-    assert started.issue_id is not None
-    return started.issue_id
-
-
-async def complete(conn: Conn, _shop: Shop, started: Started, lease: LeaseToken) -> object:
-    return await finish.complete_task(conn, started.task_id, lease, "the result")
-
-
-async def fail(conn: Conn, _shop: Shop, started: Started, lease: LeaseToken) -> object:
-    return await finish.fail_task(conn, started.task_id, lease, "it broke", FailureKind.AGENT)
-
-
-async def cancel(conn: Conn, _shop: Shop, started: Started, _lease: LeaseToken) -> object:
-    return await finish.cancel_task(conn, started.task_id)
-
-
-async def lose(conn: Conn, _shop: Shop, started: Started, _lease: LeaseToken) -> object:
-    return await finish.lose_task(conn, started.task_id, "gone", FailureKind.RUNTIME_LOST)
-
-
-async def expire(conn: Conn, _shop: Shop, started: Started, _lease: LeaseToken) -> object:
-    return await finish.expire_task(conn, started.task_id)
-
-
-async def refuse(conn: Conn, _shop: Shop, started: Started, _lease: LeaseToken) -> object:
-    return await finish.refuse_task(conn, started.task_id)
-
-
-async def delete(conn: Conn, shop: Shop, started: Started, _lease: LeaseToken) -> object:
-    return await finish.delete_issue(conn, shop.place.id, issue_of(started))
-
-
-def moved(status: IssueStatus) -> Fact:
-    async def move(conn: Conn, shop: Shop, started: Started, _lease: LeaseToken) -> object:
-        held = await finish.hold_issue(conn, shop.place.id, issue_of(started))
-        return await finish.move_issue(conn, held, status)
-
-    return move
-
-
-BARE_FACTS: dict[str, tuple[Fact, str, str | None]] = {
-    "complete": (complete, "completed", None),
-    "fail": (fail, "failed", "task_failed"),
-    "cancel": (cancel, "failed", "task_cancelled"),
-    "lose": (lose, "failed", "task_failed"),
-}
-ISSUE_FACTS: dict[str, tuple[Fact, str, str | None]] = {
-    "complete": (complete, "completed", None),
-    "fail": (fail, "failed", "task_failed"),
-    "cancel": (cancel, "failed", "task_cancelled"),
-    "done": (moved(IssueStatus.DONE), "completed", None),
-    "in_review": (moved(IssueStatus.IN_REVIEW), "completed", None),
-    "cancelled": (moved(IssueStatus.CANCELLED), "failed", "issue_cancelled"),
-    "blocked": (moved(IssueStatus.BLOCKED), "failed", "issue_blocked"),
-    "delete": (delete, "failed", "issue_deleted"),
-}
-
-
-async def hold(shop: Shop, started: Started) -> LeaseToken:
-    """The run's task, claimed and running, with a lease that has just run out."""
-    task = await shop.held(started)
-    await shop.end_lease(started.task_id)
-    return LeaseToken(UUID(task["lease_token"]))
-
-
-async def apply(shop: Shop, fact: Fact, started: Started, lease: LeaseToken) -> object:
-    """One fact in a transaction of its own; what it refuses is its answer."""
-    try:
-        async with shop.database.transaction() as conn:
-            return await fact(conn, shop, started, lease)
-    except (finish.LeaseLost, finish.NoSuchIssue) as error:
-        return type(error)
-
-
-@pytest.mark.parametrize(
-    ("mode", "first"), [*((BARE, fact) for fact in BARE_FACTS), *((ISSUE, fact) for fact in ISSUE_FACTS)]
-)
-async def test_the_first_fact_ends_a_run_for_good(shop: Shop, mode: ExecutionMode, first: str) -> None:
-    """S2.1, S11.1: whatever comes late, or once more, changes nothing and is told to nobody."""
-    facts = BARE_FACTS if mode is BARE else ISSUE_FACTS
-    fact, status, code = facts[first]
-    for late, _, _ in facts.values():
-        started = await shop.start(mode)
-        lease = await hold(shop, started)
-        await apply(shop, fact, started, lease)
-        ended = await shop.run(started.run_id)
-        assert (ended["status"], ended["reason_code"]) == (status, code)
-        await apply(shop, late, started, lease)
-        assert await shop.run(started.run_id) == ended
-        assert await _told(shop, started) == ["run.started", "run.done"]
-    await assert_coherent(shop.database)
 
 
 @pytest.mark.parametrize("status", [IssueStatus.BACKLOG, IssueStatus.TODO, IssueStatus.IN_PROGRESS])
@@ -264,11 +180,3 @@ async def test_tasks_and_issues_end_together_without_a_deadlock(api: Api) -> Non
     for started in runs:
         assert (await shop.run(started.run_id))["completed_at"] is not None
     await assert_coherent(shop.database)
-
-
-async def _told(shop: Shop, started: Started) -> list[str]:
-    """The run's events in order."""
-    rows = await fetch(
-        shop.database, "SELECT kind FROM run_event_outbox WHERE run_id = $1 ORDER BY id", started.run_id
-    )
-    return [row["kind"] for row in rows]
