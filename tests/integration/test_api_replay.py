@@ -11,7 +11,8 @@ from uuid import UUID
 import pytest
 from tests.support import rules
 from tests.support.api import Answer, Api, Client, running_api
-from tests.support.dispatching import assert_coherent, drain, execute, fetch, receive, worker
+from tests.support.dispatching import assert_coherent, drain, execute, fetch, worker
+from tests.support.ingress import running_ingress
 from tests.support.rules import WebhookTrigger
 from tests.support.work import Shop, make_shop
 
@@ -22,7 +23,7 @@ from autopilot.storage import replays, retention
 from autopilot.storage.database import Conn
 from autopilot.storage.replays import Inserted
 
-BODY = b'{"action": "opened", "n": 123456789012345678901234567890}'
+BODY = b'{"action": "opened", "n": 123456789012345678901234567890, "text": "%s"}' % (b"word " * 2000)
 
 
 @pytest.fixture
@@ -47,11 +48,15 @@ async def hook(shop: Shop, rule: AutopilotId) -> WebhookTrigger:
 
 
 @pytest.fixture
-async def original(shop: Shop, hook: WebhookTrigger) -> UUID:
-    """A delivery that was dispatched."""
-    _, delivery_id = await receive(shop.database, hook.id, BODY, event="github.pull_request.opened", key="k1")
+async def original(postgres_url: str, shop: Shop, hook: WebhookTrigger) -> UUID:
+    """A delivery that ingress took, and that was dispatched."""
+    async with running_ingress(postgres_url) as ingress:
+        answer = await ingress.post(
+            hook.token, BODY, {"X-GitHub-Event": "pull_request", "X-GitHub-Delivery": "k1"}
+        )
+    assert answer.body["status"] == "accepted"
     await drain(worker(shop.database))
-    return delivery_id
+    return UUID(answer.body["delivery_id"])
 
 
 async def replay(client: Client, rule: AutopilotId, delivery: UUID, key: str | None = None) -> Answer:

@@ -24,7 +24,7 @@ WITH inserted AS (
         ON CONFLICT DO NOTHING
  RETURNING id
 ), bodies AS (
-    INSERT INTO webhook_body (delivery_id, body)
-    SELECT i.id, b.body FROM inserted i JOIN webhook_body b ON b.delivery_id = $2
+    INSERT INTO webhook_body (delivery_id, body, raw_size)
+    SELECT i.id, b.body, b.raw_size FROM inserted i JOIN webhook_body b ON b.delivery_id = $2
 )
 SELECT EXISTS (SELECT 1 FROM inserted) AS inserted, EXISTS (SELECT 1 FROM webhook_body b WHERE b.delivery_id = $2) AS has_body;
