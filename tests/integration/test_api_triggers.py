@@ -336,6 +336,17 @@ async def test_a_signing_secret_is_rotated_with_a_grace_period(api: Api, rule: R
     assert not any(secret in str(history) for secret in (SECRET, NEXT))
 
 
+async def test_a_provider_may_be_chosen_by_its_other_name(rule: Rule) -> None:
+    """S9.5"""
+    made = await rule.add(kind="webhook", provider="forgejo")
+    assert made["provider"] == "gitea"
+    patched = await rule.owner("PATCH", rule.at(made), {"provider": "svix"})
+    assert patched.body["provider"] == "standard-webhooks"
+    refused = await rule.owner("PATCH", rule.at(made), {"provider": "Slak"})
+    assert (refused.status, refused.body["field"]) == (422, "provider")
+    assert "did you mean slack" in refused.body["detail"]
+
+
 async def test_a_deleted_trigger_is_dead_at_once_and_leaves_the_lists(api: Api, rule: Rule) -> None:
     """S7.15: the row stays for what refers to it, without token or secret."""
     schedule = await rule.add(kind="schedule", cron="* * * * *")

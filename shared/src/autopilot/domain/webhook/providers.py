@@ -189,15 +189,18 @@ _BY_HEADER: Final = tuple(
     sorted((row for row in _ROWS if row.event_headers), key=lambda row: row.name == "github")
 )
 
-_NAMES: Final = {name: row for row in _ROWS for name in (row.name, *row.aliases)}
+NAMES: Final[Mapping[str, Provider]] = MappingProxyType(
+    {name: row for row in _ROWS for name in (row.name, *row.aliases)}
+)
+"""The rows by every name that they may be chosen by."""
 
 
 def get(name: str) -> Provider:
     """The row called `name`, or also so called; InvalidValue on `provider` for any other, with the nearest name."""
-    provider = _NAMES.get(name)
+    provider = NAMES.get(name)
     if provider is not None:
         return provider
-    near = get_close_matches(name[:100].strip().lower(), _NAMES, n=1)
+    near = get_close_matches(name[:100].strip().lower(), NAMES, n=1)
     advice = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(PROVIDERS)}"
     raise InvalidValue("provider", f"unknown provider; {advice}")
 

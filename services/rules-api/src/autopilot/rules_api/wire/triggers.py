@@ -15,7 +15,7 @@ from autopilot.domain.rule_fields import MAX_LABEL, MAX_PACE_PER_MIN, MAX_SECRET
 from autopilot.domain.schedule import MAX_LATENESS_S, CatchUp
 from autopilot.domain.states import TriggerKind
 from autopilot.domain.webhook import filters
-from autopilot.domain.webhook.providers import PROVIDERS
+from autopilot.domain.webhook.providers import NAMES
 from autopilot.engine.secrets import Vault
 from autopilot.engine.triggers import NewTrigger, TriggerEdit
 from autopilot.rules_api.wire.common import Body
@@ -36,7 +36,7 @@ Cron = Annotated[
     ),
 ]
 Timezone = Annotated[str, msgspec.Meta(description="An IANA name; UTC if none", examples=["Europe/Berlin"])]
-Provider = Annotated[str, msgspec.Meta(extra_json_schema={"enum": sorted(PROVIDERS)})]
+Provider = Annotated[str, msgspec.Meta(extra_json_schema={"enum": sorted(NAMES)})]
 EventFilters = Annotated[
     list[dict[str, Any]],
     msgspec.Meta(
