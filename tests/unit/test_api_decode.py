@@ -92,6 +92,15 @@ def test_text_becomes_numbers_and_choices_where_a_query_says_so() -> None:
         fit({"count": "9"}, Everything)
 
 
+@pytest.mark.parametrize(
+    ("name", "refusal"), [("count", Problem), ("colour", InvalidValue), ("owner", Problem)]
+)
+def test_no_text_of_a_query_is_null(name: str, refusal: type[Exception]) -> None:
+    for text in ("null", "NULL"):
+        with pytest.raises(refusal):
+            fit({name: text}, Everything)
+
+
 @given(st.uuids())
 def test_a_cursor_gives_back_its_id(last: UUID) -> None:
     assert decode_cursor(encode_cursor(last)) == last

@@ -85,12 +85,15 @@ def read_query(query: MultiMapping[str], wanted: type[B]) -> B:
 
 
 def fit(values: dict[str, str], wanted: type[B]) -> B:
-    """Texts by name as `wanted`, numbers and yes or no read from their text; an instant is no number."""
-    for name in _instants(wanted) & values.keys():
-        if ":" not in values[name]:
+    """Texts by name as `wanted`, numbers and yes or no read from their text; an instant is no number, no text is null."""
+    given = dict(values)
+    for name, kind in _kinds(wanted).items():
+        if kind is datetime and ":" not in given.get(name, ":"):
             raise malformed(f"{name}: expected an RFC 3339 instant such as 2026-01-31T09:00:00Z.", name)
+        if kind is not str and given.get(name, "").lower() == "null":
+            given[name] = ""  # which is nothing at all, where "null" would be read as None
     try:
-        found = msgspec.convert(values, wanted, strict=False)
+        found = msgspec.convert(given, wanted, strict=False)
     except msgspec.ValidationError as error:
         raise refusal(error, wanted) from error
     _refuse_nul(found, "")
@@ -98,13 +101,9 @@ def fit(values: dict[str, str], wanted: type[B]) -> B:
 
 
 @cache
-def _instants(wanted: type[msgspec.Struct]) -> frozenset[str]:
+def _kinds(wanted: type[msgspec.Struct]) -> dict[str, Any]:
     hints = get_type_hints(wanted, include_extras=True)
-    return frozenset(
-        field.encode_name
-        for field in msgspec.structs.fields(wanted)
-        if _bare(_bare(hints[field.name])) is datetime
-    )
+    return {field.encode_name: _bare(_bare(hints[field.name])) for field in msgspec.structs.fields(wanted)}
 
 
 def refusal(error: msgspec.ValidationError, wanted: type[msgspec.Struct]) -> Problem | InvalidValue:

@@ -61,13 +61,13 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     about: str
-    pattern: str | None = None
+    shape: dict[str, Any]
 
 
 IDEMPOTENCY_KEY = Header(
     name="Idempotency-Key",
     about="A repetition with the same key and body gets the first one's result. At most 255 characters.",
-    pattern=r"^[!-~]([ -~]{0,253}[!-~])?$",
+    shape={"maxLength": 255},
 )
 
 

@@ -17,7 +17,7 @@ from msgspec import inspect as shapes
 from autopilot.domain.permissions import ALLOWED, Action, Standing, tokens_for
 from autopilot.rules_api.auth import WORKSPACE_HEADER
 from autopilot.rules_api.decode import Nothing
-from autopilot.rules_api.endpoint import Header, Route
+from autopilot.rules_api.endpoint import IDEMPOTENCY_KEY, Header, Route
 from autopilot.rules_api.paging import PageQuery
 from autopilot.rules_api.problems import Code
 
@@ -26,7 +26,7 @@ _SCHEMAS: Final = "#/components/schemas/{name}"
 _IF_MATCH: Final = Header(
     name="If-Match",
     about="The version that must still stand, as its ETag told it: 409 `edit_conflict` otherwise.",
-    pattern=r'^(\*|(W/)?"[0-9]{1,18}")$',
+    shape={"pattern": r'^(\*|(W/)?"[0-9]{1,18}")$'},
 )
 _DESCRIPTION: Final = """\
 Rules, what they ran, and who may do what. Send a token as `Authorization: Bearer …` and name the workspace in
@@ -69,6 +69,8 @@ def refusals_of(route: Route) -> dict[int, set[Code]]:
         codes |= {Code.BODY_TIMEOUT, Code.CONTENT_TOO_LARGE, Code.UNSUPPORTED_MEDIA_TYPE}
     if route.body is not Nothing or route.query is not None:
         codes.add(Code.INVALID_VALUE)
+    if IDEMPOTENCY_KEY in route.headers:
+        codes |= {Code.INVALID_VALUE, Code.IDEMPOTENCY_KEY_REUSED}
     if _has_version(route):
         codes.add(Code.EDIT_CONFLICT)
     by_status: dict[int, set[Code]] = {}
@@ -221,8 +223,8 @@ def _parameters(
         for name, schema in shape["properties"].items():
             yield _query_parameter(name, schema, required=name in shape["required"])
     for header in (*route.headers, *([_IF_MATCH] if _has_version(route) else [])):
-        schema = {"type": "string"} | ({"pattern": header.pattern} if header.pattern else {})
-        yield {"name": header.name, "in": "header", "description": header.about, "schema": schema}
+        shape = {"type": "string", **header.shape}
+        yield {"name": header.name, "in": "header", "description": header.about, "schema": shape}
     if route.right is not Action.RUNTIME_SERVE:
         yield {"$ref": "#/components/parameters/Workspace"}
 

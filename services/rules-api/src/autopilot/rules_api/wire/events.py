@@ -14,18 +14,20 @@ from autopilot.storage.events import EventHead
 
 _CURSOR = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
 
+Cursor = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": f"^{_CURSOR.pattern}$"})]
+
 
 class EventQuery(Query, frozen=True, kw_only=True):
     """Events after a cursor; without one, from the oldest that is kept."""
 
-    after: Annotated[str | None, msgspec.Meta(description="`cursor` of the answer before")] = None
+    after: Annotated[Cursor | None, msgspec.Meta(description="`cursor` of the answer before")] = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
 
 
 class StreamQuery(Query, frozen=True, kw_only=True):
     """A live stream after a cursor; `Last-Event-ID` wins. Without either, from now on."""
 
-    after: Annotated[str | None, msgspec.Meta(description="A cursor")] = None
+    after: Annotated[Cursor | None, msgspec.Meta(description="A cursor")] = None
 
 
 class EventPage(msgspec.Struct, frozen=True, kw_only=True):
