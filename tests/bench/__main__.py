@@ -17,6 +17,7 @@ FIGURES = (
     "retention",
     "ingress",
     "latency",
+    "events",
 )
 
 
