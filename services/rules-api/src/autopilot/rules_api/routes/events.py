@@ -10,13 +10,19 @@ from aiohttp import web
 
 from autopilot.domain.errors import InfrastructureError
 from autopilot.kit import log, metrics
-from autopilot.rules_api.endpoint import Call, get
+from autopilot.rules_api.endpoint import Call, Header, get
 from autopilot.rules_api.event_feed import FEED, read_on
 from autopilot.rules_api.waiting import WAITING, Waiter
 from autopilot.rules_api.wire.events import EventPage, EventQuery, StreamQuery, read_cursor
 
 KEEP_ALIVE_S: Final = 15.0
 STUCK_S: Final = 15.0
+
+LAST_EVENT_ID: Final = Header(
+    name="Last-Event-ID",
+    about="The `id` of the last message received: the stream goes on behind it.",
+    shape={"pattern": r"^[0-9]{1,18}\.[0-9]{1,18}$"},
+)
 
 _logger = log.get_logger()
 _open = metrics.gauge("event_streams_open", "Live streams of events")
@@ -87,5 +93,5 @@ async def _send(call: Call, response: web.StreamResponse, text: bytes) -> bool:
 
 ROUTES = (
     get("/api/events", list_events),
-    get("/api/events/stream", stream_events),
+    get("/api/events/stream", stream_events, headers=(LAST_EVENT_ID,)),
 )
