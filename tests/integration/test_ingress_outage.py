@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
 
 import pytest
 from tests.support.ingress import Ingress, running_ingress, signed
@@ -18,11 +19,13 @@ from tests.support.rules import (
 from tests.support.tcp_proxy import TcpProxy, tcp_proxy
 
 from autopilot.engine.secrets import Vault, new_key
-from autopilot.ingress import lookup, receive, write
+from autopilot.ingress import app, receive, write
+from autopilot.ingress.config import Config
+from autopilot.ingress.receive import PATH
 from autopilot.kit import points
 from autopilot.kit.config import Secret
 from autopilot.storage import invariants
-from autopilot.storage.database import Database
+from autopilot.storage.database import Conn, Database
 
 SECRET = "a signing secret of a decent length"
 OLD_SECRET = "the secret before it, as long as it"
@@ -51,23 +54,16 @@ async def proxy(postgres_url: str) -> AsyncIterator[TcpProxy]:
         yield proxy
 
 
-@pytest.fixture
-def _hold_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (lookup, write):
-        monkeypatch.setattr(module, "HOLD_S", 0.5)
-
-
 async def accepted(ingress: Ingress, trigger: WebhookTrigger, key: str = "") -> bool:
     answer = await ingress.post(trigger.token, b"{}", signed(SECRET, b"{}", Idempotency_Key=key))
     return answer.status == 200 and answer.body["status"] == "accepted"
 
 
-@pytest.mark.usefixtures("_hold_briefly")
 async def test_without_postgres_the_answer_is_503_and_its_return_is_noticed(
     proxy: TcpProxy, trigger: WebhookTrigger
 ) -> None:
     """S1.3, S4.5, WH14: also an unknown token is not known to be unknown."""
-    async with running_ingress(proxy.url) as ingress:
+    async with running_ingress(proxy.url, ingress_hold_s=0.5) as ingress:
         assert await accepted(ingress, trigger)
         await proxy.down()
         for token in (trigger.token, "awt_" + "x" * 43):
@@ -129,6 +125,80 @@ async def test_a_silent_postgres_is_not_waited_for_beyond_the_answers_time(
         await proxy.up()
         monkeypatch.setattr(receive, "ANSWER_WITHIN_S", 9.0)
         assert await accepted(ingress, trigger)
+
+
+async def test_connections_that_were_lost_without_a_word_are_given_up(
+    proxy: TcpProxy, trigger: WebhookTrigger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PG1, S1.3: no error comes, no answer either; the request is held until it has gone over another connection."""
+    monkeypatch.setattr(app, "COMMAND_S", 0.4)
+    async with running_ingress(proxy.url) as ingress:
+        assert all(await asyncio.gather(*(accepted(ingress, trigger) for _ in range(20))))
+        proxy.lose()
+        assert all(await asyncio.gather(*(accepted(ingress, trigger) for _ in range(20))))
+        proxy.lose()
+        with points.armed("ingress.before_write", "block") as point:
+            posting = asyncio.create_task(accepted(ingress, trigger))
+            await point.wait_reached()
+            proxy.lose()
+            point.release()
+            assert await posting
+
+
+async def test_a_failover_is_waited_for(
+    postgres_url: str, trigger: WebhookTrigger, database: Database
+) -> None:
+    """PG7: sessions ended (57P01), new ones not writable: the old primary, or one that is not promoted yet."""
+    name = urlsplit(postgres_url).path.removeprefix("/")
+
+    async def fail_over(conn: Conn, mode: str) -> None:
+        await conn.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = {mode}')
+        await conn.execute(
+            """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                WHERE application_name = 'autopilot-ingress' AND datname = $1""",
+            name,
+        )
+
+    async with running_ingress(postgres_url) as ingress, database.connection() as conn:
+        assert await accepted(ingress, trigger)
+        await fail_over(conn, "on")
+        posting = asyncio.create_task(accepted(ingress, trigger))
+        await asyncio.wait([posting], timeout=0.5)
+        assert not posting.done()
+        await fail_over(conn, "off")
+        assert await posting
+
+
+async def test_an_exhausted_pool_is_503_in_time_and_everything_else_answers(
+    postgres_url: str, trigger: WebhookTrigger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PG4: nobody waits without end for a connection; who waits is served if one becomes free in time."""
+    pools: list[Database] = []
+
+    def make_database(config: Config) -> Database:
+        pools.append(app.make_database(config))
+        return pools[0]
+
+    monkeypatch.setattr(app, "ACQUIRE_S", 0.2)
+    monkeypatch.setattr("tests.support.ingress.make_database", make_database)
+    async with running_ingress(
+        postgres_url, db_pool_max=2, ingress_hold_s=0.6, ingress_bad_per_min=1
+    ) as ingress:
+        assert await accepted(ingress, trigger)
+        async with pools[0].connection(), pools[0].connection():
+            posts = [asyncio.create_task(ingress.post(trigger.token, b"{}")) for _ in range(50)]
+            assert (await ingress.request("GET", "/favicon.ico")).status == 404
+            assert (await ingress.request("GET", PATH + trigger.token)).status == 405
+            assert (await ingress.post("malformed")).status == 404
+            assert (await ingress.post("malformed")).status == 429
+            assert not any(post.done() for post in posts)
+            for answer in await asyncio.gather(*posts):
+                assert (answer.status, answer.body["code"]) == (503, "unavailable")
+                assert 1 <= int(answer.headers["Retry-After"]) <= 60
+            posting = asyncio.create_task(accepted(ingress, trigger))
+            await asyncio.wait([posting], timeout=0.3)
+            assert not posting.done()
+        assert await posting
 
 
 async def test_a_body_that_dawdles_is_cut_off(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from tests.support.tcp_proxy import tcp_proxy
 
 from autopilot.domain.errors import InvalidValue
 from autopilot.local.ports import free_port
@@ -114,6 +115,22 @@ async def test_a_session_ended_by_an_operator_is_unavailable_once(postgres_url: 
     async with Database(postgres_url, name="test", max_size=2) as database:
         with pytest.raises(DatabaseUnavailable):
             await database.transact(be_ended)
+        await database.ping()
+
+
+async def test_a_server_that_falls_silent_is_given_up_after_its_time_and_not_waited_for_again(
+    postgres_url: str,
+) -> None:
+    """PG1: giving the connection back would wait for the same server."""
+    async with (
+        tcp_proxy(postgres_url) as proxy,
+        Database(proxy.url, name="test", acquire_timeout_s=60, command_timeout_s=1.0) as database,
+    ):
+        await database.ping()
+        proxy.lose()
+        with pytest.raises(DatabaseUnavailable):
+            async with asyncio.timeout(1.7):  # the driver itself would wait as long again
+                await database.ping()
         await database.ping()
 
 

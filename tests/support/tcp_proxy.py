@@ -18,6 +18,7 @@ class TcpProxy:
         self._pipes: set[asyncio.Task[None]] = set()
         self._flowing = asyncio.Event()
         self._flowing.set()
+        self._marker: bytes | None = None
 
     @property
     def url(self) -> str:
@@ -48,6 +49,16 @@ class TcpProxy:
         """Forward what waited, and go on."""
         self._flowing.set()
 
+    def lose(self) -> None:
+        """Forget every connection without telling either end, as a router does that restarts; new ones work."""
+        self._flowing.clear()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+
+    def cut_after(self, marker: bytes) -> None:
+        """Cut the next connection over which this is sent once the server has done what it says, so that its answer is lost."""
+        self._marker = marker
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -56,9 +67,10 @@ class TcpProxy:
         try:
             there, back = await asyncio.open_connection(self._parts.hostname, self._parts.port)
             ends.append(back)
+            flowing, doomed = self._flowing, asyncio.Event()
             async with asyncio.TaskGroup() as both:
-                both.create_task(self._pipe(reader, back))
-                both.create_task(self._pipe(there, writer))
+                both.create_task(self._pipe(reader, back, flowing, sees=doomed))
+                both.create_task(self._pipe(there, writer, flowing, obeys=doomed))
         except* OSError:
             pass
         except* asyncio.CancelledError:
@@ -68,9 +80,22 @@ class TcpProxy:
             for end in ends:
                 end.transport.abort()
 
-    async def _pipe(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    async def _pipe(
+        self,
+        source: asyncio.StreamReader,
+        target: asyncio.StreamWriter,
+        flowing: asyncio.Event,
+        *,
+        sees: asyncio.Event | None = None,
+        obeys: asyncio.Event | None = None,
+    ) -> None:
         while data := await source.read(65536):
-            await self._flowing.wait()
+            await flowing.wait()
+            if obeys is not None and obeys.is_set():
+                raise ConnectionResetError
+            if sees is not None and self._marker is not None and self._marker in data:
+                self._marker = None
+                sees.set()
             target.write(data)
             await target.drain()
         target.close()

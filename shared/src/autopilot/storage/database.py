@@ -43,9 +43,10 @@ class Database:
     """A pool of Postgres connections for one purpose.
 
     `dsn` is a libpq URL; at most `max_size` connections are opened, on demand; `acquire_timeout_s` bounds the wait for one
-    (then DatabaseUnavailable). `pooler=True` suits a transaction-mode pgbouncer: no prepared statements are kept and
-    no session settings are sent, so that the role must carry the timeouts. Opening never waits for the server: a
-    service starts with its database away and resumes when it comes (S1.3).
+    (then DatabaseUnavailable), `command_timeout_s` the wait for an answer, after which the connection counts as lost:
+    longer than the server's own `statement_timeout`. `pooler=True` suits a transaction-mode pgbouncer: no prepared
+    statements are kept and no session settings are sent, so that the role must carry the timeouts. Opening never waits
+    for the server: a service starts with its database away and resumes when it comes (S1.3).
     """
 
     def __init__(
@@ -55,11 +56,13 @@ class Database:
         name: str,
         max_size: int = 8,
         acquire_timeout_s: float = 5.0,
+        command_timeout_s: float = 30.0,
         pooler: bool = False,
         settings: dict[str, str] | None = None,
     ) -> None:
         self.name = name
         self.acquire_timeout_s = acquire_timeout_s
+        self._command_timeout_s = command_timeout_s
         self._dsn = dsn
         self._max_size = max_size
         self._pooler = pooler
@@ -75,6 +78,7 @@ class Database:
         name: str,
         max_size: int | None = None,
         acquire_timeout_s: float = 5.0,
+        command_timeout_s: float = 30.0,
         settings: dict[str, str] | None = None,
     ) -> Self:
         """The pool that a service's configuration describes; `max_size` where a part of it needs its own share."""
@@ -83,6 +87,7 @@ class Database:
             name=name,
             max_size=max_size or config.db_pool_max,
             acquire_timeout_s=acquire_timeout_s,
+            command_timeout_s=command_timeout_s,
             pooler=config.db_pooler,
             settings=settings,
         )
@@ -95,7 +100,7 @@ class Database:
             init=prepare_connection,
             reset=_keep_session,
             timeout=self.acquire_timeout_s,
-            command_timeout=30,
+            command_timeout=self._command_timeout_s,
             statement_cache_size=0 if self._pooler else 200,
             max_cached_statement_lifetime=0,  # or whoever comes once an hour prepares everything anew
             server_settings=self._settings,
@@ -132,7 +137,11 @@ class Database:
             with translated():
                 async with self._pool.acquire(timeout=self.acquire_timeout_s) as conn:
                     acquired = True
-                    yield conn
+                    try:
+                        yield conn
+                    except TimeoutError:
+                        conn.terminate()  # else its release waits for the silent server once more
+                        raise
         except DatabaseUnavailable:
             # After a failover every pooled connection may point at the old primary: none of them is trusted again.
             # A pool that was merely busy keeps its own: reconnecting would make the rush worse.

@@ -19,6 +19,10 @@ from autopilot.ingress.receive import MAX_BODY_BYTES, Receiver
 from autopilot.ingress.write import Writes
 from autopilot.storage.database import Database
 
+# What is held for the database outlives a connection that was lost without a word: it is given up, and another one tried.
+COMMAND_S = 4.5
+ACQUIRE_S = 2.0
+
 
 @asynccontextmanager
 async def receiving(config: Config, database: Database, bus: Bus) -> AsyncIterator[Receiver]:
@@ -30,8 +34,8 @@ async def receiving(config: Config, database: Database, bus: Bus) -> AsyncIterat
     hints.listen(debt, good)
     vault = Vault(config.secret_keys)
     async with (
-        Lookups(database, vault) as lookups,
-        Writes(database, lambda: bus.wake(wake_dispatch)) as writes,
+        Lookups(database, vault, hold_s=config.ingress_hold_s) as lookups,
+        Writes(database, lambda: bus.wake(wake_dispatch), hold_s=config.ingress_hold_s) as writes,
     ):
         yield Receiver(
             lookups,
@@ -56,6 +60,7 @@ def make_database(config: Config) -> Database:
     return Database.configured(
         config,
         name="ingress",
-        acquire_timeout_s=2.0,
+        acquire_timeout_s=ACQUIRE_S,
+        command_timeout_s=COMMAND_S,
         settings={"lock_timeout": "400", "statement_timeout": "4000"},
     )

@@ -42,6 +42,9 @@ class Config(CommonConfig, frozen=True, kw_only=True):
         ForwardedHeader,
         msgspec.Meta(description="The header in which trusted proxies name the caller; the other is ignored"),
     ] = "X-Forwarded-For"
+    ingress_hold_s: Annotated[
+        float, msgspec.Meta(ge=0, le=8, description="How long a request waits for the database at most")
+    ] = 5.0
     ingress_connections: Annotated[
         int, msgspec.Meta(ge=1, le=1_000_000, description="Connections that may be open at once")
     ] = 4096

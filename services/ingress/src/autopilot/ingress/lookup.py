@@ -24,7 +24,6 @@ from autopilot.storage.database import Database
 from autopilot.storage.errors import DatabaseUnavailable, SchemaBehind
 from autopilot.storage.webhook_targets import Target, find_targets, find_triggers
 
-HOLD_S = 5.0
 PATIENCE_S = 0.02
 _MAX_DECRYPTED = 10_000
 _WEBHOOK = Actor(source=Source.WEBHOOK)
@@ -64,12 +63,12 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 class Lookups:
     """Finds what stands behind token hashes; concurrent requests share statements, equal tokens share the answer."""
 
-    def __init__(self, database: Database, vault: Vault) -> None:
+    def __init__(self, database: Database, vault: Vault, *, hold_s: float = 5.0) -> None:
         self._database = database
         self._vault = vault
         self._decrypted: OrderedDict[tuple[TriggerId, int, bytes], bytes] = OrderedDict()
         self._coalescer: Coalescer[bytes, Found | None] = Coalescer(
-            self._find, name="webhook_lookups", max_items=1000, hold_s=HOLD_S, patience_s=PATIENCE_S
+            self._find, name="webhook_lookups", max_items=1000, hold_s=hold_s, patience_s=PATIENCE_S
         )
 
     async def __aenter__(self) -> Self:
@@ -85,6 +84,7 @@ class Lookups:
         return await self._coalescer.submit(token_hash)
 
     async def _find(self, hashes: list[bytes]) -> Sequence[Found | Exception | None]:
+        await points.hit("ingress.before_lookup")
         targets = await self._targets(list(set(hashes)))
         found = {token_hash: self._prepare(target) for token_hash, target in targets.items()}
         return [found.get(token_hash) for token_hash in hashes]

@@ -26,7 +26,6 @@ from autopilot.storage.deliveries import (
 )
 from autopilot.storage.errors import Contention
 
-HOLD_S = 5.0
 PATIENCE_S = 0.02
 MAX_PENDING = 10_000
 
@@ -70,7 +69,7 @@ class Writes:
     An item behind another session's lock is taken out of its batch and retried alone, so that it holds up nobody.
     """
 
-    def __init__(self, database: Database, wake: Callable[[], None]) -> None:
+    def __init__(self, database: Database, wake: Callable[[], None], *, hold_s: float = 5.0) -> None:
         self._database = database
         self._wake = wake
         self._batches: Coalescer[NewDelivery, Fate] = Coalescer(
@@ -78,11 +77,11 @@ class Writes:
             name="webhook_writes",
             size=lambda new: len(new.body),
             max_pending=MAX_PENDING,
-            hold_s=HOLD_S,
+            hold_s=hold_s,
             patience_s=PATIENCE_S,
         )
         self._alone: Coalescer[NewDelivery, Fate] = Coalescer(
-            self._store, name="webhook_writes_alone", max_items=1, max_pending=1_000, hold_s=HOLD_S
+            self._store, name="webhook_writes_alone", max_items=1, max_pending=1_000, hold_s=hold_s
         )
 
     async def __aenter__(self) -> Self:
