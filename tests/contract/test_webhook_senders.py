@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
 import pytest
+from tests.support.database_time import simulated_time
 from tests.support.ingress import Answer, Ingress, running_ingress
-from tests.support.provider_vectors import STANDARD_SECRET, VECTORS
+from tests.support.provider_vectors import SIGNED_AT, STANDARD_SECRET, VECTORS
 from tests.support.rules import Setting, WebhookTrigger, make_autopilot, make_setting, make_webhook_trigger
 from tests.support.senders import LIBRARIES, Signer, github_examples
 
@@ -124,24 +127,35 @@ async def test_every_example_of_githubs_passes_as_it_was_sent(
     assert await invariants.check_on(database) == []
 
 
-async def test_every_row_is_taken_over_the_wire(
-    ingress: Ingress, database: Database, setting: Setting
+async def test_every_row_is_taken_over_the_wire_by_the_clock_of_the_database(
+    postgres_url: str, database: Database, setting: Setting
 ) -> None:
-    """Event, delivery id and signature of each vector that no clock ages, from a real request."""
-    timeless = ("bitbucket", "generic", "gitea", "github", "pagerduty", "sentry", "shopify")
-    for vector in VECTORS:
-        if vector.event is None or vector.provider not in timeless:
-            continue
-        trigger = await hook(database, setting, provider=vector.provider, secret=vector.secret)
-        headers = {**vector.headers, **vector.signature, "Content-Type": vector.content_type}
-        answer = await ingress.post(trigger.token, vector.body, headers)
-        assert (answer.status, answer.body["status"]) == (200, "accepted"), vector
-        delivery = await kept(database, answer)
-        assert (delivery["event"], delivery["dedupe_key"]) == (vector.event, vector.key)
-        assert delivery["body"] == vector.body
-        assert {delivery["headers"][name] for name in vector.signature} == {"present"}
-        answer = await ingress.post(trigger.token, vector.body, headers)
-        assert answer.body["status"] == "duplicate"
+    """S9.5, S1.4: each vector on the day it was signed; five minutes later those that are signed with a time are refused."""
+    day = datetime.fromtimestamp(SIGNED_AT, UTC)
+    async with simulated_time(postgres_url, day) as clock:
+        settings = urlencode(clock.url_settings)
+        url = f"{postgres_url}{'&' if '?' in postgres_url else '?'}{settings}"
+        async with running_ingress(url) as ingress:
+            for vector in VECTORS:
+                if vector.event is None:
+                    continue
+                trigger = await hook(database, setting, provider=vector.provider, secret=vector.secret)
+                headers = {**vector.headers, **vector.signature, "Content-Type": vector.content_type}
+                signed_at = datetime.fromtimestamp(vector.signed_at, UTC)
+                await clock.set(signed_at + timedelta(seconds=300))
+                answer = await ingress.post(trigger.token, vector.body, headers)
+                assert (answer.status, answer.body["status"]) == (200, "accepted"), vector
+                delivery = await kept(database, answer)
+                assert (delivery["event"], delivery["dedupe_key"]) == (vector.event, vector.key)
+                assert delivery["body"] == vector.body
+                assert {delivery["headers"][name] for name in vector.signature} == {"present"}
+                await clock.set(signed_at + timedelta(seconds=301))
+                answer = await ingress.post(trigger.token, vector.body, headers)
+                if vector.timed:
+                    assert (answer.status, answer.body["reason_code"]) == (401, "invalid_signature")
+                    assert "301 s before it arrived" in answer.body["reason"]
+                elif vector.key is not None:
+                    assert answer.body["status"] == "duplicate"
 
 
 async def test_slacks_handshake_is_answered_with_its_challenge(

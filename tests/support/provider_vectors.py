@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from autopilot.domain.webhook import providers
+
 SIGNED_AT = 1614265330
 KEY = "0123456789abcdef"
 STANDARD_SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -39,6 +41,15 @@ class Vector(msgspec.Struct, frozen=True, kw_only=True):
     content_type: str = "application/json"
     event: str | None = None
     key: str | None = None
+
+    @property
+    def timed(self) -> bool:
+        """Whether the signature covers a time, by which it ages."""
+        return any(
+            scheme.header in self.signature
+            and (scheme.timestamp_header or scheme.timestamp_prefix or scheme.timestamp_field)
+            for scheme in providers.get(self.provider).schemes
+        )
 
 
 VECTORS = (
