@@ -55,6 +55,41 @@ def test_a_row_wants_an_event_by_name_and_action(
     assert matches(filters, GITHUB, event, value) is wanted
 
 
+@pytest.mark.parametrize(
+    ("provider", "row", "event", "wanted"),
+    [
+        (
+            "gitlab",
+            {"event": "Merge Request Hook", "actions": ["open"]},
+            "gitlab.Merge Request Hook.open",
+            True,
+        ),
+        (
+            "gitlab",
+            {"event": "Merge Request Hook", "actions": ["merge"]},
+            "gitlab.Merge Request Hook.open",
+            False,
+        ),
+        ("bitbucket", {"event": "pullrequest:created"}, "bitbucket.pullrequest:created", True),
+        ("bitbucket", {"event": "pullrequest"}, "bitbucket.pullrequest:created", False),
+        ("stripe", {"event": "invoice.paid"}, "stripe.invoice.paid", True),
+        ("stripe", {"event": "invoice", "actions": ["paid"]}, "stripe.invoice.paid", True),
+        ("slack", {"event": "message", "actions": ["channel_join"]}, "slack.message.channel_join", True),
+        ("linear", {"event": "Issue", "actions": ["create"]}, "linear.Issue.create", True),
+        ("shopify", {"event": "orders/create"}, "shopify.orders/create", True),
+        ("pagerduty", {"event": "incident", "actions": ["triggered"]}, "pagerduty.incident.triggered", True),
+        ("standard-webhooks", {"event": "user", "actions": ["created"]}, "user.created", True),
+        ("generic", {"event": "push"}, "gitea.push", True),
+        ("stripe", {"event": "push"}, "github.push", False),
+    ],
+)
+def test_a_row_names_an_event_as_its_provider_does(
+    provider: str, row: object, event: str, wanted: bool
+) -> None:
+    """S9.5: the filters that docs/webhooks.md gives as examples."""
+    assert matches([row], providers.get(provider), event, {}) is wanted
+
+
 def test_a_filtered_action_stays_out() -> None:
     """WH16: `workflow_run.in_progress` is noise where `completed` is wanted."""
     rows = [EventFilter(event="workflow_run", actions=["completed"])]
