@@ -167,7 +167,7 @@ async def set_signing_secret(
 ) -> Trigger:
     """Sign with another secret; the one before stays valid for `grace` (default 24 h, S9.13).
 
-    The same secret again changes nothing, except that a given `grace` counts anew for the one before.
+    The same secret again changes nothing, except that a given `grace` counts anew for the one before, while that is valid.
     """
     held = await _hold(conn, workspace_id, autopilot_id, editor)
     trigger = _webhook(held, trigger_id)
@@ -176,9 +176,10 @@ async def set_signing_secret(
     checked = checked_secret(secret, "secret")
     changes: dict[str, Any]
     if trigger.secret_fingerprint == fingerprint(checked):
-        previous, changes = trigger.previous_secret_enc, {}
         if grace is None:
             return trigger
+        ended = trigger.previous_secret_until is None or trigger.previous_secret_until <= now
+        previous, changes = None if ended else trigger.previous_secret_enc, {}
     else:
         previous, changes = trigger.secret_enc, _secret(vault, checked)
     if previous is None or until <= now:
