@@ -94,7 +94,7 @@ def test_the_document_has_the_fields_and_words_of_the_code() -> None:
         assert DOCUMENT["components"]["messages"][message]["name"] == kind
     subjects = {channel["address"] for channel in DOCUMENT["channels"].values() if "parameters" in channel}
     assert subjects == {event_subject("{workspaceId}", kind.value) for kind in EventKind}  # type: ignore[arg-type]
-    validator("reset").validate({"cursor": str(Position(epoch=1_796_000_000, seq=3))})
+    validator("reset").validate({"cursor": str(Position(epoch=1_796_000_000_000, seq=3))})
 
 
 def references(node: Any) -> Iterator[str]:

@@ -37,7 +37,7 @@ WITH here AS MATERIALIZED (
 ), counted AS (
     UPDATE event_head h
        SET last_seq = n.top, history = here.history,
-           epoch = CASE WHEN h.history = here.history THEN h.epoch ELSE greatest(h.epoch + 1, extract(epoch FROM clock_timestamp())::bigint) END
+           epoch = CASE WHEN h.history = here.history THEN h.epoch ELSE greatest(h.epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) END
       FROM here, (SELECT workspace_id, max(seq) AS top FROM numbered GROUP BY workspace_id) n
      WHERE h.workspace_id = n.workspace_id
 )
