@@ -14,6 +14,7 @@ from tests.support.api import Answer, Api, Client, running_api
 from tests.support.dispatching import assert_coherent, drain, execute, fetch, worker
 from tests.support.ingress import running_ingress
 from tests.support.rules import WebhookTrigger
+from tests.support.tcp_proxy import tcp_proxy
 from tests.support.work import Shop, make_shop
 
 from autopilot.domain.ids import AutopilotId
@@ -72,7 +73,7 @@ async def row(shop: Shop, delivery: UUID) -> dict[str, Any]:
 async def test_a_replay_is_a_new_delivery_of_the_same_event_and_leaves_the_original_alone(
     shop: Shop, rule: AutopilotId, hook: WebhookTrigger, original: UUID
 ) -> None:
-    """S9.11, S5.1, S5.2: linked, without a key, source webhook, nobody is the originator, the trigger's publisher answers."""
+    """S9.11, S5.1, S5.2, WH19: linked, without a key, source webhook, nobody is the originator, the trigger's publisher answers."""
     before = await row(shop, original)
     answer = await replay(shop.owner, rule, original)
     assert answer.status == 202
@@ -232,3 +233,26 @@ async def test_retention_takes_nothing_that_is_just_being_replayed(
     )
     assert await delete_old_body() == 1
     assert len(await fetch(shop.database, "SELECT 1 FROM webhook_body")) == 1
+
+
+async def test_a_replay_whose_commit_was_lost_on_the_way_is_found_again_by_its_key(
+    postgres_url: str, shop: Shop, rule: AutopilotId, original: UUID
+) -> None:
+    """HAZARDS 13: 503, since nobody knows; asked again it is the same one."""
+    token = await shop.api.token(TokenKind.PERSONAL, shop.place.owner_id)
+    async with tcp_proxy(postgres_url) as proxy, running_api(proxy.url) as distant:
+        owner = distant.client(token, shop.place.slug)
+        assert (await owner("GET", f"/api/autopilots/{rule}")).status == 200
+        proxy.cut_after(b"COMMIT")
+        assert (await replay(owner, rule, original, "k")).status == 503
+        (kept,) = await fetch(
+            shop.database, "SELECT id, run_id FROM webhook_delivery WHERE replayed_from = $1", original
+        )
+        again = await replay(owner, rule, original, "k")
+        assert (again.status, again.body["id"], again.body["run_id"]) == (
+            202,
+            str(kept["id"]),
+            str(kept["run_id"]),
+        )
+    assert len(await fetch(shop.database, "SELECT 1 FROM webhook_delivery")) == 2
+    await assert_coherent(shop.database)

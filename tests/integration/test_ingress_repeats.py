@@ -17,6 +17,7 @@ from tests.support.rules import (
     make_setting,
     make_webhook_trigger,
 )
+from tests.support.tcp_proxy import tcp_proxy
 
 from autopilot.bus.connection import Bus
 from autopilot.kit import points
@@ -233,6 +234,28 @@ async def test_a_commit_whose_answer_was_lost_is_found_by_its_id(
     )
     assert [(k["attempt_count"], k["response_body"]) for k in kept] == [(1, a.body) for a in answers]
     assert len(await rows(database, "SELECT run_id FROM dispatch_queue")) == 1
+    assert await invariants.check_on(database) == []
+
+
+async def test_a_commit_whose_answer_is_lost_on_the_way_is_found_by_its_id(
+    postgres_url: str, database: Database, trigger: WebhookTrigger
+) -> None:
+    """HAZARDS 13 with a real connection: Postgres has it, ingress does not know; the retry finds its own."""
+    committed = "SELECT id, attempt_count FROM webhook_delivery WHERE dedupe_key = 'the-lost-one'"
+    async with tcp_proxy(postgres_url) as proxy, running_ingress(proxy.url) as ingress:
+        assert (await ingress.post(trigger.token, *push("warm"))).body["status"] == "accepted"
+        proxy.cut_after(b"the-lost-one")
+        with points.armed("ingress.before_write", "block", on_hit=2) as retry:
+            posting = asyncio.create_task(ingress.post(trigger.token, *push("the-lost-one")))
+            await retry.wait_reached()
+            (kept,) = await rows(database, committed)
+            retry.release()
+            answer = await posting
+        assert (answer.body["status"], answer.body["delivery_id"]) == ("accepted", str(kept["id"]))
+        assert await rows(database, committed) == [{"id": kept["id"], "attempt_count": 1}]
+        again = await ingress.post(trigger.token, *push("the-lost-one"))
+    assert again.body == {**answer.body, "status": "duplicate"}
+    assert len(await rows(database, "SELECT id FROM autopilot_run")) == 2
     assert await invariants.check_on(database) == []
 
 
