@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -26,6 +26,9 @@ _logger = log.get_logger()
 _closed = metrics.counter(
     "http_connections_closed_total", "Connections ended by the server's limits", ["why"]
 )
+
+
+Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class SocketLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,8 +191,14 @@ class Connection(web.RequestHandler):
 class Server(web.Server):
     """Makes our connections, counts them, and looks at each once a second."""
 
-    def __init__(self, plain: web.Server, limits: SocketLimits, options: Mapping[str, Any]) -> None:
-        super().__init__(plain.request_handler, request_factory=plain.request_factory, **options)
+    def __init__(
+        self,
+        plain: web.Server,
+        limits: SocketLimits,
+        options: Mapping[str, Any],
+        handle: Handle | None = None,
+    ) -> None:
+        super().__init__(handle or plain.request_handler, request_factory=plain.request_factory, **options)
         self.limits = limits
         self._options = {"max_headers": _MAX_HEADERS, "keepalive_timeout": limits.idle_s, **options}
         self._room = min(limits.connections, _files() - _SPARE_FILES)

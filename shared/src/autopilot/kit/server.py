@@ -9,8 +9,11 @@ from aiohttp import web
 
 from autopilot.domain.errors import AutopilotError
 from autopilot.kit import log
-from autopilot.kit.connections import Server, SocketLimits
+from autopilot.kit.connections import Handle, Server, SocketLimits
 from autopilot.kit.http import MAX_HEADER_BYTES
+
+HANDLE: web.AppKey[Handle] = web.AppKey("handle")
+"""What answers every request of an application in the place of routes and middlewares, `Expect` included."""
 
 _logger = log.get_logger()
 
@@ -66,4 +69,4 @@ class _Runner(web.AppRunner):
 
     async def _make_server(self) -> web.Server:
         options = {name: value for name, value in self._kwargs.items() if name != "access_log_class"}
-        return Server(await super()._make_server(), self._limits, options)
+        return Server(await super()._make_server(), self._limits, options, self.app.get(HANDLE))

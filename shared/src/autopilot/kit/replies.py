@@ -1,0 +1,62 @@
+"""Small answers of a busy server, each written as one piece of bytes: aiohttp's own way to the wire takes 30 us of processor."""
+
+from __future__ import annotations
+
+import time
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Final
+
+from aiohttp import HttpVersion11, web
+from aiohttp.abc import AbstractStreamWriter
+
+_LINES: Final = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+_date_of: tuple[int, bytes] = (0, b"")
+
+
+class Reply(web.StreamResponse):
+    """A body in full, with nothing but its type, its length and the date before it."""
+
+    def __init__(self, body: bytes, *, status: int = 200, content_type: bytes = b"application/json") -> None:
+        super().__init__(status=status)
+        self._bytes = body
+        self._type = content_type
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        transport = request.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the peer has gone")
+        self._keep_alive = request.keep_alive
+        transport.write(
+            b"%bContent-Type: %b\r\nContent-Length: %d\r\nDate: %b\r\n%b\r\n%b"
+            % (
+                _LINES[self.status],
+                self._type,
+                len(self._bytes),
+                _date(),
+                _connection(request),
+                b"" if request.method == "HEAD" else self._bytes,
+            )
+        )
+        if request.protocol.writing_paused:
+            await request.writer.drain()
+        return None
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """All is written when it is prepared."""
+
+
+def _connection(request: web.BaseRequest) -> bytes:
+    if request.version >= HttpVersion11:
+        return b"" if request.keep_alive else b"Connection: close\r\n"
+    return b"Connection: keep-alive\r\n" if request.keep_alive else b""
+
+
+def _date() -> bytes:
+    global _date_of
+    now = int(time.time())
+    if _date_of[0] != now:
+        _date_of = (now, formatdate(now, usegmt=True).encode())
+    return _date_of[1]
