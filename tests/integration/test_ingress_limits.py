@@ -15,6 +15,7 @@ from tests.support.rules import WebhookTrigger, make_autopilot, make_setting, ma
 
 from autopilot.bus.connection import Bus
 from autopilot.bus.subjects import abuse
+from autopilot.domain.webhook.tokens import token_hash
 from autopilot.ingress.hints import Hint, Hints
 from autopilot.ingress.limits import GoodTokens, SlidingMinute
 from autopilot.kit import metrics
@@ -161,6 +162,32 @@ async def test_a_token_that_died_is_not_good_any_longer(
             await conn.execute("UPDATE autopilot_trigger SET token_hash = 'new', rev = rev + 1")
         assert (await ingress.post(trigger.token, b"{}", good)).status == 404
         assert (await ingress.post(trigger.token, b"{}", good)).status == 429
+
+
+async def test_what_is_wrong_with_a_body_is_not_told_to_a_token_that_died(
+    postgres_url: str, trigger: WebhookTrigger, database: Database
+) -> None:
+    """S9.1, S9.2: one that was good is looked up with its batch, so its body is read first; the answer is the same 404."""
+    bad: list[tuple[int, bytes, dict[str, str]]] = [
+        (400, b"{", {}),
+        (413, b"x" * (256 * 1024 + 1), {}),
+        (415, b"{}", {"Content-Encoding": "gzip"}),
+        (400, b"{}", {"Idempotency-Key": "x" * 300}),
+    ]
+    async with running_ingress(postgres_url) as ingress:
+        unknown = await ingress.post(UNKNOWN)
+        for status, body, more in bad:
+            await set_hash(database, token_hash(trigger.token))
+            assert (await ingress.post(trigger.token, b"{}", signed(SECRET, b"{}"))).status == 200
+            assert (await ingress.post(trigger.token, body, more)).status == status
+            await set_hash(database, b"rotated")
+            answer = await ingress.post(trigger.token, body, more)
+            assert (answer.status, answer.body) == (404, unknown.body)
+
+
+async def set_hash(database: Database, value: bytes) -> None:
+    async with database.connection() as conn:
+        await conn.execute("UPDATE autopilot_trigger SET token_hash = $1, rev = rev + 1", value)
 
 
 async def test_other_paths_and_methods_cost_nothing(postgres_url: str, trigger: WebhookTrigger) -> None:

@@ -19,7 +19,7 @@ from tests.support.rules import (
 from tests.support.tcp_proxy import TcpProxy, tcp_proxy
 
 from autopilot.engine.secrets import Vault, new_key
-from autopilot.ingress import app, receive, write
+from autopilot.ingress import app, intake, receive
 from autopilot.ingress.config import Config
 from autopilot.ingress.receive import PATH
 from autopilot.kit import points
@@ -220,7 +220,7 @@ async def test_more_than_the_queue_holds_is_503_at_once(
     postgres_url: str, trigger: WebhookTrigger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S9.16: the gathering queue is bounded."""
-    monkeypatch.setattr(write, "MAX_PENDING", 3)
+    monkeypatch.setattr(intake, "MAX_PENDING", 3)
     async with running_ingress(postgres_url) as ingress:
         with points.armed("ingress.before_write", "block") as point:
             posts = [asyncio.create_task(accepted(ingress, trigger)) for _ in range(20)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
-
 import msgspec
 from aiohttp import web
 
@@ -11,6 +9,7 @@ from autopilot.domain.ids import AutopilotId, DeliveryId, RunId, TriggerId
 from autopilot.domain.states import ReasonCode
 from autopilot.kit.http import Problem, problem_response
 from autopilot.kit.ids import uuid7
+from autopilot.kit.replies import Reply
 
 RETRY_AFTER_S = 2
 
@@ -41,13 +40,8 @@ _NOT_FOUND = encode(
 )
 
 
-def answer_response(body: bytes, status: int = HTTPStatus.OK) -> web.Response:
-    """An encoded Answer."""
-    return web.Response(body=body, status=status, content_type="application/json")
-
-
-def not_found() -> web.Response:
-    return web.Response(body=_NOT_FOUND, status=404, content_type="application/problem+json")
+def not_found() -> Reply:
+    return Reply(_NOT_FOUND, status=404, content_type=b"application/problem+json")
 
 
 def refusal(problem: Problem) -> web.Response:
@@ -61,6 +55,10 @@ def method_not_allowed() -> Problem:
 
 def headers_too_large() -> Problem:
     return Problem(431, "headers_too_large", "The headers are larger than 16 KiB.")
+
+
+def expectation_failed() -> Problem:
+    return Problem(417, "expectation_failed", "Nothing but 100-continue can be expected.")
 
 
 def too_many(retry_after_s: int) -> Problem:

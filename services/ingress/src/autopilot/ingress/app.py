@@ -1,4 +1,4 @@
-"""The ingress application: one handler for every path, no middleware between it and the socket."""
+"""The ingress application: one handler for every path, no route or middleware between it and the socket."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from autopilot.bus.subjects import wake_dispatch
 from autopilot.engine.secrets import Vault
 from autopilot.ingress.config import Config
 from autopilot.ingress.hints import Hints
+from autopilot.ingress.intake import Intake
 from autopilot.ingress.limits import Callers, GoodTokens, SlidingMinute
 from autopilot.ingress.lookup import Lookups
 from autopilot.ingress.receive import MAX_BODY_BYTES, Receiver
-from autopilot.ingress.write import Writes
+from autopilot.kit.server import HANDLE
 from autopilot.storage.database import Database
 
 # What is held for the database outlives a connection that was lost without a word: it is given up, and another one tried.
@@ -35,11 +36,11 @@ async def receiving(config: Config, database: Database, bus: Bus) -> AsyncIterat
     vault = Vault(config.secret_keys)
     async with (
         Lookups(database, vault, hold_s=config.ingress_hold_s) as lookups,
-        Writes(database, lambda: bus.wake(wake_dispatch), hold_s=config.ingress_hold_s) as writes,
+        Intake(database, lookups, lambda: bus.wake(wake_dispatch), hold_s=config.ingress_hold_s) as intake,
     ):
         yield Receiver(
             lookups,
-            writes,
+            intake,
             callers=Callers(config.networks(), config.ingress_forwarded_header),
             requests=SlidingMinute(config.ingress_ip_per_min, now),
             debt=debt,
@@ -51,7 +52,7 @@ async def receiving(config: Config, database: Database, bus: Bus) -> AsyncIterat
 def make_app(receiver: Receiver) -> web.Application:
     """The application around a receiver."""
     app = web.Application(client_max_size=MAX_BODY_BYTES)
-    app.router.add_route("*", "/{path:.*}", receiver.handle)
+    app[HANDLE] = receiver.handle
     return app
 
 

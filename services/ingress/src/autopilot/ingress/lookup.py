@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -83,10 +83,14 @@ class Lookups:
         """None for a token that leads nowhere. Raises an InfrastructureError when it cannot be known (S4.5)."""
         return await self._coalescer.submit(token_hash)
 
-    async def _find(self, hashes: list[bytes]) -> Sequence[Found | Exception | None]:
+    async def find_all(self, token_hashes: Collection[bytes]) -> dict[bytes, Found | Exception]:
+        """Those of the tokens that lead somewhere, in one statement; an exception for what cannot be judged here."""
         await points.hit("ingress.before_lookup")
-        targets = await self._targets(list(set(hashes)))
-        found = {token_hash: self._prepare(target) for token_hash, target in targets.items()}
+        targets = await self._targets(list(token_hashes))
+        return {token_hash: self._prepare(target) for token_hash, target in targets.items()}
+
+    async def _find(self, hashes: list[bytes]) -> Sequence[Found | Exception | None]:
+        found = await self.find_all(set(hashes))
         return [found.get(token_hash) for token_hash in hashes]
 
     async def _targets(self, hashes: list[bytes]) -> dict[bytes, Target]:

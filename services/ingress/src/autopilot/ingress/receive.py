@@ -7,38 +7,35 @@ from collections.abc import Callable
 from traceback import extract_tb
 from typing import assert_never
 
-import msgspec
 from aiohttp import web
+from aiohttp.hdrs import EXPECT
 
-from autopilot.domain.errors import AutopilotError, InfrastructureError
+from autopilot.domain.errors import AutopilotError
 from autopilot.domain.ids import DeliveryId, RunId
 from autopilot.domain.states import DeliveryStatus
 from autopilot.domain.webhook.envelope import BadBody, parse_body
 from autopilot.domain.webhook.tokens import looks_like_token, token_hash
 from autopilot.ingress import answers
 from autopilot.ingress.answers import Answer
-from autopilot.ingress.decide import Received, decide, outcome_of
+from autopilot.ingress.decide import Received, outcome_of
+from autopilot.ingress.intake import Intake, Offer, Taken
 from autopilot.ingress.limits import Callers, GoodTokens, SlidingMinute
-from autopilot.ingress.lookup import Found, Lookups, note_undecided
-from autopilot.ingress.write import Born, KeyReused, Repeat, Stale, Writes
-from autopilot.kit import log, metrics, points
+from autopilot.ingress.lookup import Found, Lookups
+from autopilot.ingress.write import Born, KeyReused, Repeat
+from autopilot.kit import log, metrics
 from autopilot.kit.http import MAX_HEADER_BYTES, Problem
 from autopilot.kit.ids import uuid7
+from autopilot.kit.replies import Reply
 from autopilot.storage.deliveries import NewDelivery
 
 PATH = "/api/webhooks/autopilots/"
 MAX_BODY_BYTES = 256 * 1024
 ANSWER_WITHIN_S = 9.0  # in all, so that it also ends the 10 s a body may take
-_DECISIONS = 3
 
 _logger = log.get_logger()
 _seconds = metrics.histogram("ingress_seconds", "Webhooks answered, by outcome", ["outcome"])
 _gates = metrics.counter("ingress_limited_total", "Requests refused by a limit", ["gate"])
 _observers: dict[str, Callable[[float], None]] = {}
-
-
-class Unsettled(InfrastructureError):
-    """The rule changed faster than a delivery could be written."""
 
 
 class Receiver:
@@ -47,7 +44,7 @@ class Receiver:
     def __init__(
         self,
         lookups: Lookups,
-        writes: Writes,
+        intake: Intake,
         *,
         callers: Callers,
         requests: SlidingMinute,
@@ -55,7 +52,7 @@ class Receiver:
         good: GoodTokens,
     ) -> None:
         self._lookups = lookups
-        self._writes = writes
+        self._intake = intake
         self._callers = callers
         self._requests = requests
         self._debt = debt
@@ -64,7 +61,7 @@ class Receiver:
         logger = log.get_logger().bind()
         self._debug, self._info = logger.debug, logger.info
 
-    async def handle(self, request: web.Request) -> web.Response:
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         now = asyncio.get_running_loop().time
         began = now()
         try:
@@ -81,7 +78,7 @@ class Receiver:
         _observe(outcome, now() - began)
         return response
 
-    async def _answer(self, request: web.Request, deadline: float) -> tuple[str, web.Response]:
+    async def _answer(self, request: web.BaseRequest, deadline: float) -> tuple[str, web.StreamResponse]:
         token = _token_of(request)
         if token is None:
             return "not_found", answers.not_found()
@@ -91,38 +88,39 @@ class Receiver:
         reading = False
         try:
             async with asyncio.timeout_at(deadline):
-                found = await self._lookups.find(hashed) if looks_like_token(token) else None
-                if found is None:
-                    return self._unknown(caller, hashed)
+                found = None
+                if hashed not in self._good:  # a token that was good is looked up together with its batch
+                    found = await self._lookups.find(hashed) if looks_like_token(token) else None
+                    if found is None:
+                        return self._unknown(caller, hashed)
                 reading = True
-                raw = await _read_body(request)
+                received = await self._receive(request, hashed, found)
                 reading = False
-                return await self._settle(found, _received(request, raw), caller, hashed)
+                taken = None
+                if received is not None:
+                    offer = Offer(token_hash=hashed, received=received, found=found)
+                    taken = await self._intake.take(offer)
         except TimeoutError:
             if reading:
                 raise answers.body_too_slow() from None
             raise
+        if taken is None:
+            return self._unknown(caller, hashed)
+        self._note(taken.new, caller, hashed)
+        return self._told(taken)
 
-    async def _settle(
-        self, found: Found, received: Received, caller: str, hashed: bytes
-    ) -> tuple[str, web.Response]:
-        """Decide and write; what has changed in between is looked up and decided again."""
-        current: Found | None = found
-        for _ in range(_DECISIONS):
-            if current is None:
-                return self._unknown(caller, hashed)
-            new = _decide(current, received)
-            fate = await self._writes.submit(new)
-            if not isinstance(fate, Stale):
-                self._note(new, caller, hashed)
-                return self._told(current, new, fate)
-            current = await self._lookups.find(hashed)
-        raise Unsettled
+    async def _receive(self, request: web.BaseRequest, hashed: bytes, found: Found | None) -> Received | None:
+        """What is wrong with a request is told only to a token that still leads somewhere; None for any other."""
+        try:
+            return _received(request, await _read_body(request))
+        except (Problem, BadBody):
+            if found is None and await self._lookups.find(hashed) is None:
+                return None
+            raise
 
-    def _told(
-        self, found: Found, new: NewDelivery, fate: Born | Repeat | KeyReused
-    ) -> tuple[str, web.Response]:
-        match fate:
+    def _told(self, taken: Taken) -> tuple[str, web.StreamResponse]:
+        new = taken.new
+        match taken.fate:
             case KeyReused():
                 raise answers.key_reused()
             case Repeat(original=original):
@@ -131,7 +129,7 @@ class Receiver:
                     status=outcome,
                     delivery_id=delivery_id,
                     run_id=run_id,
-                    autopilot_id=found.target.autopilot_id,
+                    autopilot_id=taken.found.target.autopilot_id,
                     trigger_id=new.trigger_id,
                 )
                 body, status = answers.encode(repeat), 200
@@ -142,7 +140,7 @@ class Receiver:
                 else:
                     body, status = written.response_body, written.response_status
             case _:
-                assert_never(fate)
+                assert_never(taken.fate)
         report = self._debug if outcome in ("accepted", "duplicate") else self._info
         report(
             "webhook_answered",
@@ -152,7 +150,7 @@ class Receiver:
             trigger_id=new.trigger_id,
             reason_code=new.reason_code,
         )
-        return outcome, answers.answer_response(body, status)
+        return outcome, Reply(body, status=status)
 
     def _pass_gates(self, caller: str, hashed: bytes) -> None:
         wait_s = self._requests.wait_s(caller)
@@ -165,7 +163,7 @@ class Receiver:
             _gates.labels("bad_credentials").inc()
             raise answers.too_many(wait_s)
 
-    def _unknown(self, caller: str, hashed: bytes) -> tuple[str, web.Response]:
+    def _unknown(self, caller: str, hashed: bytes) -> tuple[str, web.StreamResponse]:
         self._debt.charge(caller)
         self._good.forget(hashed)
         return "unknown_token", answers.not_found()
@@ -177,8 +175,11 @@ class Receiver:
             self._good.note(hashed)
 
 
-def _token_of(request: web.Request) -> str | None:
+def _token_of(request: web.BaseRequest) -> str | None:
     """The token in the path; None for every path that is not a webhook's. Problem for what HTTP itself forbids."""
+    expected = request.headers.get(EXPECT, "100-continue")
+    if expected.lower() != "100-continue":
+        raise answers.expectation_failed()
     path = request.rel_url.raw_path
     token = path[len(PATH) :]
     if not path.startswith(PATH) or not token or "/" in token:
@@ -190,12 +191,15 @@ def _token_of(request: web.Request) -> str | None:
     return token
 
 
-async def _read_body(request: web.Request) -> bytes:
+async def _read_body(request: web.BaseRequest) -> bytes:
     if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
         raise answers.encoding_refused()
     if (request.content_length or 0) > MAX_BODY_BYTES:
         raise answers.body_too_large(MAX_BODY_BYTES)
     try:
+        if EXPECT in request.headers:
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.writer.output_size = 0  # the answer itself has not begun
         return await request.read()
     except web.HTTPRequestEntityTooLarge:
         raise answers.body_too_large(MAX_BODY_BYTES) from None
@@ -203,7 +207,7 @@ async def _read_body(request: web.Request) -> bytes:
         raise answers.body_unreadable() from None
 
 
-def _received(request: web.Request, raw: bytes) -> Received:
+def _received(request: web.BaseRequest, raw: bytes) -> Received:
     return Received(
         delivery_id=DeliveryId(uuid7()),
         run_id=RunId(uuid7()),
@@ -213,26 +217,14 @@ def _received(request: web.Request, raw: bytes) -> Received:
     )
 
 
-def _decide(found: Found, received: Received) -> NewDelivery:
-    """Decide; an event on which that fails is kept for the dispatcher to decide on (S9.10)."""
-    try:
-        points.hit_sync("ingress.decide")
-        return decide(found, received)
-    except BadBody:
-        raise
-    except Exception as error:  # noqa: BLE001 - isolation of admission: what it cannot judge must not be lost
-        note_undecided("decide", error)
-    return decide(msgspec.structs.replace(found, decision=None), received)
-
-
-def _failed(error: AutopilotError | TimeoutError) -> tuple[str, web.Response]:
+def _failed(error: AutopilotError | TimeoutError) -> tuple[str, web.StreamResponse]:
     if isinstance(error, TimeoutError) or error.infrastructure:
         _logger.info("webhook_put_off", error=type(error).__name__, reason=str(error))
         return "unavailable", answers.refusal(answers.unavailable())
     return _broken(error)
 
 
-def _broken(error: Exception) -> tuple[str, web.Response]:
+def _broken(error: Exception) -> tuple[str, web.StreamResponse]:
     # Its message may quote the request (a driver quotes arguments), so only kind and place are told.
     places = [f"{frame.name}:{frame.lineno}" for frame in extract_tb(error.__traceback__)[-4:]]
     _logger.error("webhook_failed", error=type(error).__name__, at=places)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Self
+from collections.abc import Sequence
 
 import msgspec
 
-from autopilot.domain.errors import AutopilotError, InfrastructureError
 from autopilot.domain.ids import DeliveryId
 from autopilot.domain.states import DeliveryStatus
 from autopilot.kit import points
-from autopilot.kit.batch import Coalescer
 from autopilot.storage.database import Conn, Database
 from autopilot.storage.deliveries import (
     Holder,
@@ -24,10 +20,6 @@ from autopilot.storage.deliveries import (
     find_written,
     insert_deliveries,
 )
-from autopilot.storage.errors import Contention
-
-PATIENCE_S = 0.02
-MAX_PENDING = 10_000
 
 
 class Born(msgspec.Struct, frozen=True):
@@ -50,75 +42,37 @@ class Stale(msgspec.Struct, frozen=True):
     """The trigger or its rule has changed since it was looked up, or a slot was just given back: decide anew."""
 
 
-Fate = Born | Repeat | KeyReused | Stale
+Settled = Born | Repeat | KeyReused
+Fate = Settled | Stale
 
 _NEW = Born()
 
 
-class BatchBlocked(AutopilotError):
-    """A batch waits for a lock behind which only some of its items belong."""
+async def write(database: Database, batch: Sequence[NewDelivery]) -> list[Fate]:
+    """Write deliveries with all that is born with them, and say what became of each."""
+    if not batch:
+        return []
+    await points.hit("ingress.before_write")
+    fates: dict[DeliveryId, Fate]
+    async with database.connection() as conn:
+        born = await insert_deliveries(conn, batch)
+        rest = [new for new in batch if new.id not in born]
+        fates = await _explain(conn, rest) if rest else {}
+    await points.hit("ingress.after_write")
+    return [fates.get(new.id, _NEW) for new in batch]
 
 
-class ItemBlocked(InfrastructureError):
-    """The item waits for somebody else's transaction."""
-
-
-class Writes:
-    """Takes deliveries that were decided and says what became of each.
-
-    An item behind another session's lock is taken out of its batch and retried alone, so that it holds up nobody.
-    """
-
-    def __init__(self, database: Database, wake: Callable[[], None], *, hold_s: float = 5.0) -> None:
-        self._database = database
-        self._wake = wake
-        self._batches: Coalescer[NewDelivery, Fate] = Coalescer(
-            self._write,
-            name="webhook_writes",
-            size=lambda new: len(new.body),
-            max_pending=MAX_PENDING,
-            hold_s=hold_s,
-            patience_s=PATIENCE_S,
-        )
-        self._alone: Coalescer[NewDelivery, Fate] = Coalescer(
-            self._store, name="webhook_writes_alone", max_items=1, max_pending=1_000, hold_s=hold_s
-        )
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        await self._batches.close()
-        await self._alone.close()
-
-    async def submit(self, new: NewDelivery) -> Fate:
-        """Write one delivery; raises an InfrastructureError when it could not be written in time."""
-        try:
-            return await self._batches.submit(new)
-        except ItemBlocked:
-            return await self._alone.submit(new)
-
-    async def _write(self, batch: list[NewDelivery]) -> Sequence[Fate | Exception]:
-        try:
-            return await self._store(batch)
-        except Contention as error:
-            if len(batch) == 1:
-                return [ItemBlocked()]
-            raise BatchBlocked from error
-
-    async def _store(self, batch: list[NewDelivery]) -> Sequence[Fate]:
-        await points.hit("ingress.before_write")
-        fates: dict[DeliveryId, Fate]
-        async with self._database.connection() as conn:
-            born = await insert_deliveries(conn, batch)
-            rest = [new for new in batch if new.id not in born]
-            fates = await _explain(conn, rest) if rest else {}
-        await points.hit("ingress.after_write")
-        if any(_waits_for_dispatch(new, fates.get(new.id, _NEW)) for new in batch):
-            self._wake()
-        return [fates.get(new.id, _NEW) for new in batch]
+def waits_for_dispatch(new: NewDelivery, fate: Fate) -> bool:
+    """Whether the dispatcher has something to do because of this delivery."""
+    match fate:
+        case Born(written=None):
+            return new.status is DeliveryStatus.QUEUED
+        case Born(written=Written() as written):
+            return written.waits
+        case Repeat(original=original):
+            return original.waits
+        case _:
+            return False
 
 
 async def _explain(conn: Conn, rest: Sequence[NewDelivery]) -> dict[DeliveryId, Fate]:
@@ -145,15 +99,3 @@ async def _explain(conn: Conn, rest: Sequence[NewDelivery]) -> dict[DeliveryId, 
     if repeats:
         await count_attempts(conn, repeats)
     return fates
-
-
-def _waits_for_dispatch(new: NewDelivery, fate: Fate) -> bool:
-    match fate:
-        case Born(written=None):
-            return new.status is DeliveryStatus.QUEUED
-        case Born(written=Written() as written):
-            return written.waits
-        case Repeat(original=original):
-            return original.waits
-        case _:
-            return False

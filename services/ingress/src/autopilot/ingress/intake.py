@@ -1,0 +1,158 @@
+"""Taking webhooks, many at once: looked up, decided and written by one writer, without a wait in between (HAZARDS 11, 12)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from autopilot.domain.errors import AutopilotError, InfrastructureError
+from autopilot.domain.webhook.envelope import BadBody
+from autopilot.ingress.decide import Received, decide
+from autopilot.ingress.lookup import Found, Lookups, note_undecided
+from autopilot.ingress.write import Fate, Settled, Stale, waits_for_dispatch, write
+from autopilot.kit import points
+from autopilot.kit.batch import Coalescer
+from autopilot.storage.database import Database
+from autopilot.storage.deliveries import NewDelivery
+from autopilot.storage.errors import Contention
+
+PATIENCE_S = 0.02
+MAX_PENDING = 10_000
+_DECISIONS = 3
+
+
+class Offer(msgspec.Struct, kw_only=True):
+    """A request to be taken. `found` is what its token leads to; None: that is looked up with its batch.
+
+    `new` is what was decided. It stays when a batch is tried again, so that what may have been written is found again.
+    """
+
+    token_hash: bytes
+    received: Received
+    found: Found | None = None
+    new: NewDelivery | None = None
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What was decided of a request, on which facts, and what became of it."""
+
+    found: Found
+    new: NewDelivery
+    fate: Settled
+
+
+class Unsettled(InfrastructureError):
+    """The rule changed faster than a delivery could be written."""
+
+
+class BatchBlocked(AutopilotError):
+    """A batch waits for a lock behind which only some of its items belong."""
+
+
+class ItemBlocked(InfrastructureError):
+    """The item waits for somebody else's transaction."""
+
+
+class Intake:
+    """Takes what is offered; one writer looks up, decides and writes a batch while the next one gathers.
+
+    An item behind another session's lock is taken out of its batch and retried alone, so that it holds up nobody.
+    """
+
+    def __init__(
+        self, database: Database, lookups: Lookups, wake: Callable[[], None], *, hold_s: float
+    ) -> None:
+        self._database = database
+        self._lookups = lookups
+        self._wake = wake
+        self._batches: Coalescer[Offer, Taken | Stale | None] = Coalescer(
+            self._take_or_split,
+            name="webhook_writes",
+            size=lambda offer: len(offer.received.raw),
+            max_pending=MAX_PENDING,
+            hold_s=hold_s,
+            patience_s=PATIENCE_S,
+        )
+        self._alone: Coalescer[Offer, Taken | Stale | None] = Coalescer(
+            self._take, name="webhook_writes_alone", max_items=1, max_pending=1_000, hold_s=hold_s
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        await self._batches.close()
+        await self._alone.close()
+
+    async def take(self, offer: Offer) -> Taken | None:
+        """Decide and write; None: its token leads nowhere. BadBody for bad headers, an InfrastructureError when it took too long.
+
+        What has changed between look-up and write is looked up and decided again.
+        """
+        for _ in range(_DECISIONS):
+            try:
+                taken = await self._batches.submit(offer)
+            except ItemBlocked:
+                taken = await self._alone.submit(offer)
+            if not isinstance(taken, Stale):
+                return taken
+            offer.found = offer.new = None
+        raise Unsettled
+
+    async def _take_or_split(self, offers: list[Offer]) -> Sequence[Taken | Stale | Exception | None]:
+        try:
+            return await self._take(offers)
+        except Contention as error:
+            if len(offers) == 1:
+                return [ItemBlocked()]
+            raise BatchBlocked from error
+
+    async def _take(self, offers: list[Offer]) -> Sequence[Taken | Stale | Exception | None]:
+        unseen = {offer.token_hash for offer in offers if offer.found is None}
+        targets = await self._lookups.find_all(unseen) if unseen else {}
+        refusals = [_decide(offer, targets) for offer in offers]
+        fates = iter(await write(self._database, [offer.new for offer in offers if offer.new is not None]))
+        results = [
+            _taken(offer.found, offer.new, next(fates)) if offer.found and offer.new else refusal
+            for offer, refusal in zip(offers, refusals, strict=True)
+        ]
+        if any(isinstance(taken, Taken) and waits_for_dispatch(taken.new, taken.fate) for taken in results):
+            self._wake()
+        return results
+
+
+def _taken(found: Found, new: NewDelivery, fate: Fate) -> Taken | Stale:
+    return fate if isinstance(fate, Stale) else Taken(found, new, fate)
+
+
+def _decide(offer: Offer, targets: Mapping[bytes, Found | Exception]) -> Exception | None:
+    """Decide, or say why not: None for a token that leads nowhere."""
+    if offer.new is not None:
+        return None
+    if offer.found is None:
+        found = targets.get(offer.token_hash)
+        if not isinstance(found, Found):
+            return found
+        offer.found = found
+    try:
+        offer.new = _decided(offer.found, offer.received)
+    except Exception as error:  # noqa: BLE001 - per-item isolation: its neighbours have nothing to do with it
+        return error
+    return None
+
+
+def _decided(found: Found, received: Received) -> NewDelivery:
+    """An event on which deciding fails is kept for the dispatcher to decide on (S9.10)."""
+    try:
+        points.hit_sync("ingress.decide")
+        return decide(found, received)
+    except BadBody:
+        raise
+    except Exception as error:  # noqa: BLE001 - isolation of admission: what it cannot judge must not be lost
+        note_undecided("decide", error)
+    return decide(msgspec.structs.replace(found, decision=None), received)
