@@ -157,9 +157,10 @@ def assert_explained(reply: Reply) -> None:
     assert len(reply.body["detail"]) > 10
 
 
+@pytest.mark.timeout(90)
 @settings(
     deadline=None,
-    max_examples=150,
+    max_examples=120,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
 @given(requests)
