@@ -78,6 +78,15 @@ HOT: dict[str, tuple[str, str, tuple[object, ...], int]] = {
     "how a rule fares": ("run_health", "assess", ([uid(3)], 10, 20, 90), 200),
     "rules with ends": ("run_health", "list_rules_with_ends", (AN_HOUR, AN_HOUR + timedelta(hours=1)), 1000),
     "an hour's statistics": ("statistics", "compute_hour", (AN_HOUR,), 1000),
+    "where a run waits": ("explain", "find_place", (uid(ROWS // 2),), ROWS // 2 + 100),
+    "runs of a minute": (
+        "explain",
+        "list_other_runs",
+        (uid(3), AN_HOUR, AN_HOUR + timedelta(minutes=1), 20),
+        100,
+    ),
+    "runs in flight beside one": ("explain", "list_live_runs", (uid(3), uid(1), 5), 100),
+    "a trigger's plan": ("explain", "find_plan", ("autopilot_schedule_dispatch", uid(3), AN_HOUR), 10),
     "an inbox": ("inbox", "list_items", (uid(1), uid(7), None, False, 21), 50),
 }
 

@@ -155,6 +155,12 @@ class Database:
         async with self.connection() as conn, conn.transaction():
             yield conn
 
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Conn]:
+        """One REPEATABLE READ READ ONLY transaction: all that is read in it was true at the same instant."""
+        async with self.connection() as conn, conn.transaction(isolation="repeatable_read", readonly=True):
+            yield conn
+
     async def transact(self, use_case: Callable[[Conn], Awaitable[T]], *, tries: int = 3) -> T:
         """Run a whole use case as one transaction, again from the start when it loses against another one.
 

@@ -37,7 +37,7 @@ async def check_in(conn: Conn) -> list[Finding]:
 
 async def check_on(database: Database) -> list[Finding]:
     """Run every invariant in one REPEATABLE READ READ ONLY transaction."""
-    async with database.connection() as conn, conn.transaction(isolation="repeatable_read", readonly=True):
+    async with database.snapshot() as conn:
         return await check_in(conn)
 
 

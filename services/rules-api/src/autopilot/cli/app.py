@@ -6,7 +6,7 @@ import os
 
 import click
 
-from autopilot.cli.commands import autopilots, deliveries, events, runs, runtime
+from autopilot.cli.commands import autopilots, deliveries, events, explain, runs, runtime
 from autopilot.cli.config import API_URL, DEFAULT_API_URL, WORKSPACE, Settings
 
 
@@ -35,6 +35,7 @@ app.add_command(autopilots.list_autopilots)
 app.add_command(autopilots.get_autopilot)
 app.add_command(runs.list_runs)
 app.add_command(runs.trigger)
+app.add_command(explain.explain)
 app.add_command(deliveries.list_deliveries)
 app.add_command(deliveries.replay_delivery)
 app.add_command(events.events)
