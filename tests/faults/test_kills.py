@@ -132,6 +132,48 @@ async def test_a_sender_whose_answer_was_lost_sends_again_and_learns_of_the_one_
     assert again.body["run_id"] == str(run["id"])
 
 
+async def test_a_dispatcher_killed_while_it_decides_on_kept_webhooks_loses_and_doubles_nothing(
+    system: System,
+) -> None:
+    """S9.10, S9.15: three of them die at it, the fourth finishes what is left."""
+    agent = await system.make_agent(await system.make_runtime())
+    autopilot = await system.make_autopilot(agent, "run_only")
+    token = await system.make_webhook(autopilot)
+    small = {"AUTOPILOT_DISPATCH_LEASE_S": "1", "AUTOPILOT_DISPATCH_BATCH_SIZE": "3"}
+    doomed = [
+        await start(system, "dispatcher", at(f"admissions.{point}") | small)
+        for point in ("after_claim", "before_commit", "after_commit")
+    ]
+    broken = await start(system, "ingress", at("ingress.admit", "raise"))
+    try:
+        kept = [
+            await system.post_webhook(token, {"n": n}, delivery=str(uuid.uuid4()), url=broken.url)
+            for n in range(5)
+        ]
+    finally:
+        await asyncio.to_thread(broken.stop)
+    assert {(reply.status, reply.body["status"]) for reply in kept} == {(202, "queued")}
+    await asyncio.gather(*(dies(process) for process in doomed))
+
+    heir = await start(system, "dispatcher")
+    try:
+
+        async def look() -> bool:
+            return len(await rows(system, "SELECT 1 FROM agent_task WHERE autopilot_id = $1", autopilot)) == 5
+
+        await eventually(look, "every kept webhook has its task")
+    finally:
+        await asyncio.to_thread(heir.stop)
+    found = await rows(
+        system,
+        """SELECT d.id, d.status, r.status AS run FROM webhook_delivery d JOIN autopilot_run r ON r.webhook_delivery_id = d.id
+            WHERE d.autopilot_id = $1 ORDER BY d.id""",
+        autopilot,
+    )
+    assert [str(row["id"]) for row in found] == [reply.body["delivery_id"] for reply in kept]
+    assert {(row["status"], row["run"]) for row in found} == {("dispatched", "running")}
+
+
 async def test_a_runtime_killed_while_it_works_loses_the_task_to_the_next(system: System) -> None:
     """S11.2, S11.3: the issue's task is queued again, once its lease is over, and another attempt ends it."""
     services = [await start(system, name) for name in ("dispatcher", "scheduler")]
