@@ -17,6 +17,8 @@ from autopilot.domain.webhook.body import BadBody, parse_body
 from autopilot.storage import invariants
 from autopilot.storage.bodies import body_of
 
+pytestmark = pytest.mark.timeout(90)
+
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 
@@ -157,7 +159,6 @@ def assert_explained(reply: Reply) -> None:
     assert len(reply.body["detail"]) > 10
 
 
-@pytest.mark.timeout(90)
 @settings(
     deadline=None,
     max_examples=120,
