@@ -47,8 +47,9 @@ class Coalescer(Generic[T, R]):
     the items: the whole batch is tried again until an item has waited `hold_s`, then that item fails with it. So
     `flush` may see an item again after an unknown outcome, and must be idempotent by the item's own id.
 
-    With `patience_s` a second writer helps only once an item has waited that long or a batch is full: a writer
-    that is quick gathers larger batches, one that is stuck still holds up nobody.
+    With `patience_s` the writers take turns: another one begins only when at least as much has gathered as those on
+    the wire hold on average, a batch is full, or an item has waited that long. So batches stay large, while one is made
+    durable the next one is written, and a writer that is stuck holds up nobody.
     """
 
     def __init__(
@@ -77,6 +78,8 @@ class Coalescer(Generic[T, R]):
         self._hold_s = hold_s
         self._patience_s = patience_s
         self._impatient: asyncio.TimerHandle | None = None
+        self._on_wire: dict[object, int] = {}
+        self._starting = False
         self._gathering: deque[_Entry[T, R]] = deque()
         self._writing: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -97,17 +100,13 @@ class Coalescer(Generic[T, R]):
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[R] = loop.create_future()
         self._gathering.append(_Entry(item, answer, loop.time()))
-        if self._free_writers:
-            idle = self._free_writers == self._writers
-            if idle or not self._patience_s or len(self._gathering) >= self._max_items:
-                self._start_writer()
-            elif self._impatient is None:
-                self._impatient = loop.call_later(self._patience_s, self._help)
+        self._start_or_wait()
         return await answer
 
     async def close(self) -> None:
         """Take no more, write what has gathered, and return when nothing is on the wire."""
         self._closed = True
+        self._start_or_wait()
         while self._writing:
             await asyncio.wait(self._writing)
 
@@ -121,31 +120,50 @@ class Coalescer(Generic[T, R]):
 
     def _start_writer(self) -> None:
         self._free_writers -= 1
+        self._starting = True
         # A writer outlives the request that happened to start it, so it must not carry that request's log ids.
         task = asyncio.get_running_loop().create_task(self._write(), context=contextvars.Context())
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
 
-    def _help(self) -> None:
-        """Start another writer if the oldest item has waited too long; look again while there may be reason to."""
-        self._impatient = None
-        if not self._gathering or not self._free_writers:
+    def _start_or_wait(self) -> None:
+        """Start another writer if it is its turn; else look again when the oldest item has waited long enough."""
+        if not self._gathering or not self._free_writers or self._starting:
             return
-        loop = asyncio.get_running_loop()
-        left_s = self._gathering[0].since + self._patience_s - loop.time()
-        if left_s <= 0:
+        if self._is_due():
             self._start_writer()
-            left_s = self._patience_s
-        self._impatient = loop.call_later(left_s, self._help)
+        elif self._impatient is None:
+            loop = asyncio.get_running_loop()
+            self._impatient = loop.call_at(self._gathering[0].since + self._patience_s, self._look_again)
+
+    def _look_again(self) -> None:
+        self._impatient = None
+        self._start_or_wait()
+
+    def _is_due(self) -> bool:
+        """Whether what has gathered is to be taken now."""
+        gathered, busy = len(self._gathering), len(self._on_wire)
+        if not busy or not self._patience_s or gathered >= self._max_items or self._closed:
+            return True
+        if gathered * busy >= sum(self._on_wire.values()):
+            return True
+        return self._gathering[0].since + self._patience_s <= asyncio.get_running_loop().time()
 
     async def _write(self) -> None:
+        writer = object()
+        self._starting = False
         try:
-            while self._gathering:
+            while self._gathering and self._is_due():
                 entries = self._take()
                 if entries:
+                    self._on_wire[writer] = len(entries)
+                    self._start_or_wait()  # for what did not fit into this batch
                     await self._deliver(entries)
+                    del self._on_wire[writer]
         finally:
+            self._on_wire.pop(writer, None)
             self._free_writers += 1
+            self._start_or_wait()
 
     def _take(self) -> list[_Entry[T, R]]:
         gathering, size = self._gathering, self._size
