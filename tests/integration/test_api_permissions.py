@@ -68,6 +68,7 @@ RIGHTS: dict[str, Action] = {
     "POST /api/members": A.MEMBER_MANAGE,
     "GET /api/members/{user_id}": A.READ,
     "PATCH /api/members/{user_id}": A.MEMBER_MANAGE,
+    "DELETE /api/members/{user_id}": A.MEMBER_MANAGE,
     "POST /api/projects": A.PROJECT_CREATE,
     "GET /api/projects": A.READ,
     "GET /api/projects/{project_id}": A.READ,
@@ -145,15 +146,27 @@ class Walk:
         self._made += 1
         return f"thing {self._made}"
 
-    async def call(self, persona: Persona, method: str, path: str, *, fresh: bool) -> Answer:
+    async def call(
+        self,
+        persona: Persona,
+        method: str,
+        path: str,
+        *,
+        fresh: bool,
+        body: Callable[[Walk], object] | None = None,
+    ) -> Answer:
         """The request that S6 judges; for somebody who may, about a thing that is still there (`fresh`)."""
         route = f"{method} {path}"
         ids = dict(self.ids)
         if fresh and (make := MADE_ANEW.get(route)) is not None:
             name, id_ = await make(self, persona)
             ids[name] = id_
-        body = BODIES[route](self) if route in BODIES else msgspec.UNSET
-        return await persona.client(method, path.format(**ids) + QUERIES.get(route, "").format(**ids), body)
+        told = body or BODIES.get(route)
+        return await persona.client(
+            method,
+            path.format(**ids) + QUERIES.get(route, "").format(**ids),
+            told(self) if told else msgspec.UNSET,
+        )
 
 
 BODIES: dict[str, Callable[[Walk], object]] = {
@@ -244,6 +257,11 @@ async def an_inbox_item(walk: Walk, persona: Persona) -> tuple[str, str]:
     return "item_id", str(item_id)
 
 
+async def a_member(walk: Walk, _persona: Persona) -> tuple[str, str]:
+    user_id, _ = await walk.shop.api.joined(walk.shop.place, walk.new_name().replace(" ", "-"))
+    return "user_id", str(user_id)
+
+
 async def a_runtime(walk: Walk, _persona: Persona) -> tuple[str, str]:
     runtime_id = await walk.shop.api.runtime(walk.shop.place, walk.new_name())
     async with walk.shop.database.transaction() as conn:
@@ -279,6 +297,7 @@ MADE_ANEW: dict[str, Make] = {
         "trigger_id", "/api/autopilots/{autopilot_id}/triggers", lambda walk: {"kind": "webhook"}
     ),
     "DELETE /api/issues/{issue}": an_issue,
+    "DELETE /api/members/{user_id}": a_member,
     "DELETE /api/projects/{project_id}": by_creator(
         "project_id", "/api/projects", lambda walk: {"name": walk.new_name()}
     ),
@@ -370,13 +389,36 @@ async def make_things(
     }
 
 
+# Rights that depend on what is asked of a route.
+ASKED: list[tuple[str, Callable[[Walk], object], Action]] = [
+    (
+        "PATCH /api/autopilots/{autopilot_id}",
+        lambda walk: {"creator_id": walk.ids["user_id"]},
+        A.AUTOPILOT_HAND_OVER,
+    ),
+    ("PATCH /api/agents/{agent_id}", lambda walk: {"visibility": "private"}, A.AGENT_SHARE),
+    ("POST /api/tokens", lambda walk: {"name": "ci", "kind": "service"}, A.WORKSPACE_TOKEN_MANAGE),
+    ("POST /api/tokens", lambda walk: {"name": "box", "kind": "runtime"}, A.WORKSPACE_TOKEN_MANAGE),
+    (
+        "POST /api/members",
+        lambda walk: {"email": f"{walk.new_name()}@acme.example".replace(" ", "-"), "role": "owner"},
+        A.MEMBER_MAKE_OWNER,
+    ),
+    ("PATCH /api/members/{user_id}", lambda walk: {"role": "owner"}, A.MEMBER_MAKE_OWNER),
+]
+
+
+def test_every_right_is_needed_by_something() -> None:
+    assert set(RIGHTS.values()) | {right for _, _, right in ASKED} == set(Action)
+
+
 def test_every_route_needs_the_right_that_stands_in_the_table() -> None:
     """S6.1, S6.2, S6.3, S6.8."""
     assert {f"{route.method} {route.path}": route.right for route in ROUTES} == RIGHTS
 
 
 async def test_whoever_may_not_is_refused_as_s6_says_and_nothing_changes(walk: Walk) -> None:
-    """S6.6, S6.8, S13.6: every route × owner, admin, creator, collaborator, member, outsider, programs, dead tokens, none."""
+    """S6.6, S6.8, S13.6, AT7: every route × owner, admin, creator, collaborator, member, outsider, programs, dead tokens, none."""
     before = await digest(walk.shop.database)
     wrong: list[str] = []
     for route, right in RIGHTS.items():
@@ -403,3 +445,21 @@ async def test_whoever_may_is_let_through(walk: Walk) -> None:
                 if answer.status >= 300 and not (answer.status == 409 and route in CONFLICTS):
                     wrong.append(f"{route} by {persona.name}: {answer.problem()}")
     assert wrong == []
+
+
+async def test_what_is_asked_of_a_route_may_need_a_right_of_its_own(walk: Walk) -> None:
+    """S5.8, S6.8: handing over, sharing, tokens of programs, owners."""
+    before = await digest(walk.shop.database)
+    wrong: list[str] = []
+    for route, body, right in ASKED:
+        for persona in walk.personas:
+            if (why := persona.refusal(right)) is not None:
+                answer = await walk.call(persona, *route.split(" "), fresh=False, body=body)
+                if answer.problem()[:2] != why:
+                    wrong.append(f"{right} by {persona.name}: {answer.problem()} instead of {why}")
+    assert wrong == []
+    assert await digest(walk.shop.database) == before
+    for route, body, right in ASKED:
+        allowed = next(persona for persona in walk.personas if persona.refusal(right) is None)
+        answer = await walk.call(allowed, *route.split(" "), fresh=False, body=body)
+        assert answer.status < 300, (right, answer.body)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from autopilot.domain.ids import TriggerId
+from autopilot.domain.ids import TriggerId, UserId
 from autopilot.domain.rules import Publication, Rule, TriggerRule, publication
 from autopilot.domain.states import (
     AssigneeType,
@@ -30,6 +30,7 @@ RULE = Rule(
     assignee_id=uuid7(),
     overlap_policy=OverlapPolicy.ALLOW,
     status=AutopilotStatus.ACTIVE,
+    creator_id=UserId(uuid7()),
     triggers=[
         TriggerRule(
             id=MORNING,
@@ -95,6 +96,11 @@ def test_a_title_keeps_its_publisher_and_stamps_nothing() -> None:
     assert publication(RULE, edited(title="Review all")) == Publication(
         change="edit title", keeps_publisher=True
     )
+
+
+def test_handing_over_publishes_and_stamps_nothing() -> None:
+    """S5.8."""
+    assert publication(RULE, edited(creator_id=UserId(uuid7()))) == Publication(change="hand over")
 
 
 def test_a_title_changed_with_the_runbook_does_not_keep_its_publisher() -> None:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from autopilot.domain.ids import TriggerId
+from autopilot.domain.ids import TriggerId, UserId
 from autopilot.domain.states import AssigneeType, AutopilotStatus, ExecutionMode, OverlapPolicy, TriggerKind
 
 
@@ -41,6 +41,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     assignee_id: UUID | None
     overlap_policy: OverlapPolicy
     status: AutopilotStatus
+    creator_id: UserId
     triggers: list[TriggerRule] = []
 
 
@@ -90,6 +91,8 @@ def publication(before: Rule | None, after: Rule) -> Publication | None:
         )
     if touched:
         return Publication(change="edit trigger", restamps=touched)
+    if before.creator_id != after.creator_id:
+        return Publication(change="hand over")
     return Publication(change="edit title", keeps_publisher=True)
 
 

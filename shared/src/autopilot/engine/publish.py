@@ -89,6 +89,7 @@ def rule_of(held: HeldRule) -> Rule:
         assignee_id=autopilot.assignee_id,
         overlap_policy=autopilot.overlap_policy,
         status=autopilot.status,
+        creator_id=autopilot.creator_id,
         triggers=[_trigger_rule(trigger) for trigger in _live(held)],
     )
 

@@ -38,7 +38,8 @@ from autopilot.engine.rule_access import find_rule, hold_people, require
 from autopilot.storage import autopilots, facts
 from autopilot.storage.autopilots import Autopilot
 from autopilot.storage.database import Conn
-from autopilot.storage.rule_targets import hold_project
+from autopilot.storage.errors import Contention
+from autopilot.storage.rule_targets import hold_members, hold_project
 
 
 class NewAutopilot(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +70,7 @@ class AutopilotEdit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     project_id: ProjectId | UnsetType | None = UNSET
     overlap_policy: OverlapPolicy | UnsetType = UNSET
     status: AutopilotStatus | UnsetType = UNSET
+    creator_id: UserId | UnsetType = UNSET
     subscribers: Sequence[UserId] | UnsetType = UNSET
 
 
@@ -107,6 +109,9 @@ async def update_autopilot(
         await hold_people(conn, workspace_id, editor, subscribers, field="subscribers")
     now = await facts.database_now(conn)
     foreseen = _edited(seen, edit, now)
+    if foreseen.creator_id != seen.creator_id:
+        await require(conn, seen, editor, role, Action.AUTOPILOT_HAND_OVER)
+    await _hold_creator(conn, seen, foreseen)
     assignee: HeldAssignee | None = None
     if needs_check(seen, foreseen):
         assignee = await hold_assignee(conn, workspace_id, foreseen, editor)
@@ -117,6 +122,12 @@ async def update_autopilot(
     await require(conn, held.autopilot, editor, role, Action.AUTOPILOT_WRITE)
     check_rev(held.autopilot.rev, expected_rev)
     after = _edited(held.autopilot, edit, now)
+    if after.creator_id != held.autopilot.creator_id:
+        await require(conn, held.autopilot, editor, role, Action.AUTOPILOT_HAND_OVER)
+    if _needs_creator(held.autopilot, after) and (
+        after.creator_id != foreseen.creator_id or not _needs_creator(seen, foreseen)
+    ):
+        raise Contention("the autopilot's creator changed meanwhile")
     check_assignee(held.autopilot, after, assignee, editor)
     _check_overlap(held, after)
     saved = await _save(conn, held, after, editor, subscribers)
@@ -188,7 +199,7 @@ def _edited(before: Autopilot, edit: AutopilotEdit, now: datetime) -> Autopilot:
         changes["description"] = checked_runbook(edit.description)
     if not isinstance(edit.issue_title_template, UnsetType):
         changes["issue_title_template"] = checked_template(edit.issue_title_template)
-    for field in ("execution_mode", "project_id", "overlap_policy"):
+    for field in ("execution_mode", "project_id", "overlap_policy", "creator_id"):
         value = getattr(edit, field)
         if value is not UNSET:
             changes[field] = value
@@ -250,6 +261,20 @@ def _check_overlap(held: HeldRule, after: Autopilot) -> None:
         raise InvalidValue(
             "overlap_policy", "contradicts a trigger whose catch-up is 'all', which drops nothing"
         )
+
+
+async def _hold_creator(conn: Conn, before: Autopilot, after: Autopilot) -> None:
+    """Whoever a rule is handed to, or is to run for again, is a member until the transaction ends (S5.8)."""
+    if not _needs_creator(before, after) or await hold_members(conn, after.workspace_id, [after.creator_id]):
+        return
+    if before.creator_id != after.creator_id:
+        raise InvalidValue("creator_id", "names a person who is not a member of this workspace")
+    raise Conflict("Its creator has left: hand it over first, with `creator_id`.", code="owner_left")
+
+
+def _needs_creator(before: Autopilot, after: Autopilot) -> bool:
+    activates = before.status is not after.status and after.status is AutopilotStatus.ACTIVE
+    return activates or before.creator_id != after.creator_id
 
 
 async def _hold_project(conn: Conn, after: Autopilot) -> None:

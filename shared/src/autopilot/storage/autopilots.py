@@ -146,6 +146,14 @@ async def list_squad_rules(conn: Conn, workspace_id: WorkspaceId, squad_id: Squa
     return [row["id"] for row in rows]
 
 
+async def list_active_of(
+    conn: Conn, workspace_id: WorkspaceId, creator_id: UserId, *, limit: int
+) -> list[AutopilotId]:
+    """The first active rules that a person created."""
+    rows = await conn.fetch(SQL["list_active_of"], workspace_id, creator_id, limit)
+    return [row["id"] for row in rows]
+
+
 async def list_subscribers(conn: Conn, autopilot_id: AutopilotId) -> list[UserId]:
     rows = await conn.fetch(SQL["list_subscribers"], autopilot_id)
     return [row["user_id"] for row in rows]

@@ -75,5 +75,26 @@ async def lock_owners_and(conn: Conn, workspace_id: WorkspaceId, user_id: UUID) 
     return {row["user_id"]: Role(row["role"]) for row in rows}
 
 
+async def lock_to_leave(conn: Conn, workspace_id: WorkspaceId, user_id: UserId) -> dict[UserId, Role]:
+    """Hold this member's row against everybody who would tie something to it, and the owners' against other roles.
+
+    Their roles, without `user_id` if they are no member.
+    """
+    roles = await lock_owners_and(conn, workspace_id, user_id)
+    if user_id in roles:
+        await conn.execute(SQL["lock_leaver"], workspace_id, user_id)
+    return roles
+
+
+async def find_role(conn: Conn, workspace_id: WorkspaceId, user_id: UserId) -> Role | None:
+    found = await conn.fetchval(SQL["find_role"], workspace_id, user_id)
+    return Role(found) if found is not None else None
+
+
+async def delete_member(conn: Conn, workspace_id: WorkspaceId, user_id: UserId) -> None:
+    """End a membership that the caller has locked; grants, subscriptions and shares go with it."""
+    await conn.execute(SQL["delete_member"], workspace_id, user_id)
+
+
 async def set_role(conn: Conn, workspace_id: WorkspaceId, user_id: UserId, role: Role) -> None:
     await conn.execute(SQL["set_role"], workspace_id, user_id, role)

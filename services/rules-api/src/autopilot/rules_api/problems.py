@@ -50,6 +50,7 @@ class Code(StrEnum):
     LEASE_LOST = ("lease_lost", 409, "The task is no longer held by this lease.")
     NOT_A_WEBHOOK = ("not_a_webhook", 409, "Only a webhook trigger has a URL and a signing secret.")
     NAME_TAKEN = ("name_taken", 409, "Another one here has this name.")
+    OWNER_LEFT = ("owner_left", 409, "Its creator has left the workspace: hand it over first.")
     SLUG_TAKEN = ("slug_taken", 409, "Another workspace has this slug.")
     ALREADY_MEMBER = ("already_member", 409, "The person is a member already.")
     LAST_OWNER = ("last_owner", 409, "A workspace keeps at least one owner.")

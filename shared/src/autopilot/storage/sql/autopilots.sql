@@ -72,6 +72,10 @@ SELECT a.id
         OR a.squad_id IN (SELECT s.id FROM squad s WHERE s.workspace_id = $1 AND s.leader_id = ANY($2)))
  ORDER BY a.id;
 
+-- name: list_active_of
+-- The first of the active rules that a person created.
+SELECT id FROM autopilot WHERE workspace_id = $1 AND creator_id = $2 AND status = 'active' ORDER BY id LIMIT $3;
+
 -- name: list_squad_rules
 -- Every rule assigned to a squad, whatever its status.
 SELECT id FROM autopilot WHERE workspace_id = $1 AND squad_id = $2 ORDER BY id;

@@ -41,6 +41,18 @@ SELECT user_id, role
  ORDER BY user_id
    FOR NO KEY UPDATE;
 
+-- name: lock_leaver
+-- Level 1, whole: whoever wants to make this member creator, publisher or subscriber of something waits.
+SELECT user_id FROM member WHERE workspace_id = $1 AND user_id = $2 FOR UPDATE;
+
+-- name: find_role
+-- What a person is in a workspace.
+SELECT role FROM member WHERE workspace_id = $1 AND user_id = $2;
+
+-- name: delete_member
+-- The end of a membership, with its grants, subscriptions and shares by foreign key.
+DELETE FROM member WHERE workspace_id = $1 AND user_id = $2;
+
 -- name: set_role
 -- Another role for a member.
 UPDATE member SET role = $3 WHERE workspace_id = $1 AND user_id = $2;

@@ -138,6 +138,7 @@ ROUTES = (
         refusals=(
             Code.INVOCATION_NOT_ALLOWED,
             Code.AGENT_RUNTIME_REQUIRED,
+            Code.OWNER_LEFT,
         ),
     ),
     delete("/api/autopilots/{autopilot_id}", archive_autopilot, right=Action.AUTOPILOT_WRITE),

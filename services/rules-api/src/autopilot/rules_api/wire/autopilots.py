@@ -58,7 +58,10 @@ class AutopilotCreate(Body, frozen=True, kw_only=True):
 
 
 class AutopilotPatch(Body, frozen=True, kw_only=True):
-    """What is not sent stays; `subscribers` replaces the list. `version` is the one the editor saw (else 409)."""
+    """What is not sent stays; `subscribers` replaces the list. `version` is the one the editor saw (else 409).
+
+    `creator_id` hands the rule over to another member: for its creator, owners and admins.
+    """
 
     version: int | UnsetType = UNSET
     title: Title | UnsetType = UNSET
@@ -70,6 +73,7 @@ class AutopilotPatch(Body, frozen=True, kw_only=True):
     project_id: UUID | UnsetType | None = UNSET
     overlap_policy: OverlapPolicy | UnsetType = UNSET
     status: AutopilotStatus | UnsetType = UNSET
+    creator_id: UUID | UnsetType = UNSET
     subscribers: Subscribers | UnsetType = UNSET
 
     def as_edit(self) -> AutopilotEdit:

@@ -62,3 +62,9 @@ class MemberView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     role: Role
     created_at: datetime
+
+
+class NewMemberView(MemberView, frozen=True, kw_only=True):
+    """A new member; `token` is the first of a person nobody had named before, and null for others."""
+
+    token: str | None
