@@ -78,6 +78,10 @@ SELECT x.id, {ws}, {rule}, {hook}, 'generic', 'push', x.key, CASE WHEN x.key IS 
                ({d_given_up}, 'failed', 'k3', {given_up}, 'dispatch_exhausted'), ({d_refused}, 'dispatched', 'k4', {refused}, NULL),
                ({d_undecided}, 'queued', 'k5', NULL, NULL), ({d_ignored}, 'ignored', 'k6', NULL, 'event_filtered'),
                ({d_rejected}, 'rejected', NULL, NULL, 'invalid_signature')) AS x (id, status, key, run, reason);
+INSERT INTO webhook_delivery (id, workspace_id, autopilot_id, trigger_id, provider, event, signature_status, status, headers,
+                              response_status, response_body, reason_code, replayed_from, replayed_by)
+VALUES ({d_replay}, {ws}, {rule}, {hook}, 'generic', 'push', 'not_required', 'ignored', '{{}}', 202, '{{}}', 'event_filtered', {d_hooked}, {ann}),
+       ({d_lost}, {ws}, {rule}, {hook}, 'generic', 'push', 'not_required', 'failed', '{{}}', 202, '{{}}', 'internal_error', NULL, NULL);
 INSERT INTO webhook_dedupe (trigger_id, dedupe_key, delivery_id, body_sha)
 SELECT trigger_id, dedupe_key, id, sha256('body') FROM webhook_delivery WHERE id IN ({d_paced}, {d_hooked}, {d_undecided});
 INSERT INTO dispatch_queue (run_id, autopilot_id) VALUES ({manual}, {rule});

@@ -37,13 +37,18 @@ SELECT e.run_id::text AS subject,
  LIMIT 20;
 
 -- name: entry_has_its_delivery
--- 2: an entry of a delivery belongs to an undecided one.
+-- 2: an entry of a delivery belongs to an undecided one, and names its rule and trigger.
 SELECT e.delivery_id::text AS subject,
        CASE WHEN d.id IS NULL THEN 'has an entry but does not exist'
-            ELSE format('has an entry but is %s, run %s', d.status, coalesce(d.run_id::text, 'none')) END AS detail
-  FROM (SELECT delivery_id FROM dispatch_queue UNION ALL SELECT delivery_id FROM dispatch_deferred) e
+            WHEN d.status <> 'queued' OR d.run_id IS NOT NULL
+            THEN format('has an entry but is %s, run %s', d.status, coalesce(d.run_id::text, 'none'))
+            ELSE 'has an entry that names another rule or trigger' END AS detail
+  FROM (SELECT delivery_id, autopilot_id, trigger_id FROM dispatch_queue
+        UNION ALL SELECT delivery_id, autopilot_id, trigger_id FROM dispatch_deferred) e
   LEFT JOIN webhook_delivery d ON d.id = e.delivery_id
- WHERE e.delivery_id IS NOT NULL AND (d.id IS NULL OR d.status <> 'queued' OR d.run_id IS NOT NULL)
+ WHERE e.delivery_id IS NOT NULL
+   AND (d.id IS NULL OR d.status <> 'queued' OR d.run_id IS NOT NULL
+        OR (d.autopilot_id, d.trigger_id) IS DISTINCT FROM (e.autopilot_id, e.trigger_id))
  LIMIT 20;
 
 -- name: delivery_agrees_with_its_run
@@ -55,6 +60,26 @@ SELECT d.id::text AS subject, format('is %s while run %s is %s', d.status, r.id,
    AND d.status <> CASE WHEN r.status = 'pending' THEN 'queued'
                         WHEN r.status = 'failed' AND r.started_at IS NULL THEN 'failed'
                         ELSE 'dispatched' END
+ LIMIT 20;
+
+-- name: delivery_without_run_says_why
+-- 3: one that failed without ever having a run was given up undecided (S9.15).
+SELECT d.id::text AS subject, format('failed without a run, for %s', d.reason_code) AS detail
+  FROM webhook_delivery d
+ WHERE d.run_id IS NULL AND d.status = 'failed' AND d.reason_code <> 'internal_error' AND d.id >= uuid7_floor(now() - interval '12 hours')
+ LIMIT 20;
+
+-- name: replay_repeats_its_original
+-- 3: a replay has no dedupe key, and its original is still there, of the same rule and trigger, and was not rejected (S9.11).
+SELECT p.id::text AS subject,
+       CASE WHEN o.id IS NULL THEN 'is a replay of a delivery that is gone'
+            WHEN p.dedupe_key IS NOT NULL THEN 'is a replay with a dedupe key'
+            ELSE format('is a replay of %s, which is %s and may be of another rule or trigger', o.id, o.status) END AS detail
+  FROM webhook_delivery p
+  LEFT JOIN webhook_delivery o ON o.id = p.replayed_from
+ WHERE p.replayed_from IS NOT NULL AND p.id >= uuid7_floor(now() - interval '12 hours')
+   AND (o.id IS NULL OR p.dedupe_key IS NOT NULL OR o.status = 'rejected'
+        OR (o.workspace_id, o.autopilot_id, o.trigger_id) IS DISTINCT FROM (p.workspace_id, p.autopilot_id, p.trigger_id))
  LIMIT 20;
 
 -- name: slot_is_held_by_its_delivery
