@@ -55,7 +55,10 @@ class CommonConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     database_url: Annotated[Secret, msgspec.Meta(description="Postgres, as a postgresql:// URL")]
     nats_url: Annotated[
-        Secret | None, msgspec.Meta(description="NATS, as a nats:// URL; empty: work by polling alone")
+        Secret | None,
+        msgspec.Meta(
+            description="NATS, as a nats:// URL, or several with commas; empty: work by polling alone"
+        ),
     ] = None
     secret_keys: Annotated[
         tuple[Secret, ...],

@@ -66,13 +66,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     "--after", metavar="CURSOR", help="Begin behind this place. Default: the oldest; with --follow: now."
 )
 @click.option(
-    "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Not with --follow."
+    "--limit", type=click.IntRange(1, 1000), help="At most so many, not with --follow. Default: 100."
 )
 @output_option(TABLE)
 @full_id_option()
 @click.pass_context
 def events(
-    context: click.Context, follow: bool, after: str | None, limit: int, output: str, full_id: bool
+    context: click.Context, follow: bool, after: str | None, limit: int | None, output: str, full_id: bool
 ) -> None:
     """Show the run events of the workspace, or follow them.
 
@@ -83,8 +83,10 @@ def events(
     """
     settings: Settings = context.obj
     if not follow:
-        _list(settings, after, limit, output, full_id)
+        _list(settings, after, limit or 100, output, full_id)
         return
+    if limit is not None:
+        raise click.UsageError("--limit does not go with --follow.")
     show = _show_json if output == JSON else _LineWriter(full_id)
     try:
         calling(settings.as_person(), lambda api: _follow(api, after, show))
