@@ -1,14 +1,17 @@
-"""ingress within the test's own process: the real application on a free port, over a real database."""
+"""ingress within the test's own process, or as the process that operators run: on free ports, over a real database."""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
 import msgspec
+from tests.support.nats import free_port
 from tests.support.rules import SECRET_KEY
 
 from autopilot.bus.connection import Bus
@@ -85,3 +88,40 @@ async def running_ingress(
             yield Ingress(f"http://127.0.0.1:{port_of(runner)}", session)
         finally:
             await runner.cleanup()
+
+
+class Running(msgspec.Struct, frozen=True):
+    """The process, a client of it, and where its health answers."""
+
+    process: asyncio.subprocess.Process
+    ingress: Ingress
+    health: str
+
+
+@asynccontextmanager
+async def running_process(postgres_url: str, **environment: str) -> AsyncIterator[Running]:
+    """Start `python -m autopilot.ingress`, as talkative as it can be; its stderr is kept for `process.communicate()`."""
+    port, health_port = free_port(), free_port()
+    given = {
+        "AUTOPILOT_DATABASE_URL": postgres_url,
+        "AUTOPILOT_SECRET_KEYS": SECRET_KEY,
+        "AUTOPILOT_INGRESS_PORT": str(port),
+        "AUTOPILOT_HEALTH_PORT": str(health_port),
+        "AUTOPILOT_LOG_LEVEL": "debug",
+        **environment,
+    }
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "autopilot.ingress", env=given, stderr=asyncio.subprocess.PIPE
+    )
+    assert process.stderr is not None
+    try:
+        while b"service_started" not in (line := await process.stderr.readline()):
+            assert line, "it ended before it had started"
+        async with aiohttp.ClientSession() as session:
+            yield Running(
+                process, Ingress(f"http://127.0.0.1:{port}", session), f"http://127.0.0.1:{health_port}"
+            )
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()

@@ -56,10 +56,19 @@ def test_a_line_is_one_json_object_with_the_service_and_the_bound_ids(lines: Lin
     assert "run_id" not in second
 
 
+def test_what_stands_in_a_token_s_place_is_masked_whatever_it_looks_like(lines: Lines) -> None:
+    """S9.12: a token that was pasted wrongly is nearly one; the loop's debug mode shows answers with their path."""
+    answer = "<Response OK POST /api/webhooks/autopilots/wt_nearly-a-token >"
+    logging.getLogger("asyncio").warning("Executing <Task result=(%s, False)> took 0.2 seconds", answer)
+    assert lines.last()["event"] == (
+        "Executing <Task result=(<Response OK POST /api/webhooks/autopilots/*** >, False)> took 0.2 seconds"
+    )
+
+
 def test_the_standard_library_s_logging_goes_the_same_way(lines: Lines) -> None:
     logging.getLogger("aiohttp.server").error("failed at /api/webhooks/autopilots/%s", TOKEN)
     assert lines.last()["logger"] == "aiohttp.server"
-    assert lines.last()["event"] == "failed at /api/webhooks/autopilots/awt_***"
+    assert lines.last()["event"] == "failed at /api/webhooks/autopilots/***"
     assert len(lines.all()) == 1
 
 

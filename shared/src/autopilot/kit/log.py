@@ -18,7 +18,7 @@ _MASK = "***"
 _SECRET_NAME = re.compile(
     r"(^|[_-])(tokens?|secrets?|signature|authorization|password|cookie|body|payload)$", re.IGNORECASE
 )
-_TOKEN = re.compile(r"\b(awt|ap[tsr])_[A-Za-z0-9_-]{6,}")
+_TOKEN = re.compile(r"\b(awt_|ap[tsr]_)[A-Za-z0-9_-]{6,}|(/webhooks/autopilots/)[^\s/?\"'<>]+")
 _USERINFO = re.compile(r"(://[^/\s:@]*):[^/\s@]*@")
 _DEPTH = 5
 
@@ -75,8 +75,8 @@ def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
 
 
 def redact_text(text: str) -> str:
-    """The text with API and webhook tokens and the passwords of URLs masked."""
-    return _USERINFO.sub(rf"\1:{_MASK}@", _TOKEN.sub(rf"\1_{_MASK}", text))
+    """The text with API and webhook tokens, what stands in a token's place, and the passwords of URLs masked."""
+    return _USERINFO.sub(rf"\1:{_MASK}@", _TOKEN.sub(rf"\1\2{_MASK}", text))
 
 
 def _clean(key: str, value: Any, depth: int) -> Any:
