@@ -68,6 +68,19 @@ async def test_a_line_is_read_once_and_leaves_what_is_unread(api: Api, place: Pl
     assert ids(await place.owner("GET", "/api/inbox")) == [new.id, old.id]
 
 
+async def test_an_inbox_is_cleared_up_to_the_newest_line_that_was_seen(api: Api, place: Place) -> None:
+    """What comes meanwhile stays unread, and everybody clears their own."""
+    mia_id, _ = await api.joined(place, "mia")
+    seen = [await tell(api, place, place.owner_id) for _ in range(3)]
+    others, late = await tell(api, place, mia_id), await tell(api, place, place.owner_id)
+    for read in (3, 0):
+        answer = await place.owner("POST", "/api/inbox/read", {"until": str(seen[-1].id)})
+        assert (answer.status, answer.body) == (200, {"read": read})
+    assert ids(await place.owner("GET", "/api/inbox?unread=true")) == [late.id]
+    async with api.database.connection() as conn:
+        assert await conn.fetchval("SELECT read_at FROM inbox_item WHERE id = $1", others.id) is None
+
+
 async def test_nobody_reads_the_line_of_another(api: Api, place: Place) -> None:
     """S6.6, S6.8: not an owner, not another workspace of the same person, not a program."""
     mia_id, mia = await api.joined(place, "mia")

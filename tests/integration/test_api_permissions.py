@@ -57,6 +57,7 @@ RIGHTS: dict[str, Action] = {
     "GET /api/events": A.READ,
     "GET /api/events/stream": A.READ,
     "GET /api/inbox": A.SELF,
+    "POST /api/inbox/read": A.SELF,
     "POST /api/inbox/{item_id}/read": A.SELF,
     "GET /api/issues": A.READ,
     "GET /api/issues/{issue}": A.READ,
@@ -202,6 +203,7 @@ BODIES: dict[str, Callable[[Walk], object]] = {
     "POST /api/runtime/register": lambda walk: {"name": "box"},
     "POST /api/runtime/heartbeat": lambda walk: {"runtime_id": walk.ids["runtime_id"]},
     "POST /api/runtime/bye": lambda walk: {"runtime_id": walk.ids["runtime_id"]},
+    "POST /api/inbox/read": lambda walk: {"until": str(uuid7())},
     "POST /api/runtime/claim": lambda walk: {
         "runtime_id": walk.ids["runtime_id"],
         "claim_id": str(uuid7()),

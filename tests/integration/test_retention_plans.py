@@ -26,6 +26,8 @@ HISTORY: Final = {
     "sys_cron_executions",
     "run_event",
     "run_stats_hourly",
+    "task_output",
+    "inbox_item",
 }
 
 _AT = f"now() - (500 * ({ROWS} - i)::float8 / {ROWS}) * interval '1 day'"
@@ -55,6 +57,8 @@ INSERT INTO run_event (workspace_id, seq, event_id, autopilot_id, run_id, kind, 
 SELECT '{UUID(int=1)}', i, id, id, id, 'run.done', '{{}}', at FROM n;
 INSERT INTO event_head (workspace_id, last_seq, relayed_seq) SELECT '{UUID(int=1)}', {ROWS}, {ROWS};
 INSERT INTO run_stats_hourly (workspace_id, autopilot_id, hour) SELECT id, id, at FROM n;
+INSERT INTO task_output (task_id, attempt, place, text, created_at) SELECT id, 1, p, 'x', at FROM n, generate_series(1, 3) p;
+INSERT INTO inbox_item (id, workspace_id, user_id, kind, title, created_at) SELECT id, id, id, 'k', 't', at FROM n;
 SET session_replication_role = origin;
 ANALYZE;
 """
@@ -104,6 +108,10 @@ async def test_every_statement_of_retention_goes_by_index(
         "find_old_bodies": (after, KEEP, PAGE),
         "lock_deliveries_of_bodies": (oldest, KEEP),
         "delete_bodies": (oldest,),
+        "find_old_outputs": (after, KEEP, PAGE),
+        "delete_outputs": (oldest, KEEP),
+        "find_old_items": (after, KEEP, PAGE),
+        "delete_items": (oldest, KEEP),
         "find_old_executions": (after, KEEP, PAGE),
         "delete_executions": (oldest, KEEP),
         "find_workspace_with_events": (after,),

@@ -40,6 +40,8 @@ async def test_each_kind_goes_right_after_its_time_and_not_before(past: Archive)
     await past.received(await past.hook(), key="k1")
     reviewed = await past.ended(ISSUE)
     await past.move_issue(reviewed, IssueStatus.DONE)
+    await past.printed(reviewed)
+    await past.told()
     for status in ("ignored", "rejected"):
         await past.undecided(await past.hook(), status)
     for days_ago in (2, 1):
@@ -47,7 +49,7 @@ async def test_each_kind_goes_right_after_its_time_and_not_before(past: Archive)
     await past.number_events()
     await past.counted(days=3)
     whole = await past.counts()
-    at_30 = {"webhook_body": 3}
+    at_30 = {"webhook_body": 3, "task_output": 1}
     at_90 = {**at_30, "webhook_delivery": 2, "sys_cron_executions": 1, "run_event": whole["run_event"]}
     at_400 = {
         **at_90,
@@ -56,6 +58,7 @@ async def test_each_kind_goes_right_after_its_time_and_not_before(past: Archive)
         "autopilot_run": 3,
         "agent_task": 3,
         "run_stats_hourly": 1,
+        "inbox_item": 1,
     }
     seen: dict[str, int] = {}
     for days, then in ((30, at_30), (90, at_90), (400, at_400)):
@@ -69,6 +72,18 @@ async def test_each_kind_goes_right_after_its_time_and_not_before(past: Archive)
     left = await past.counts()
     assert left["issue"] == left["issue_comment"] == 1, "issues stay for ever, with what was said"
     assert left["autopilot_rule_version"] == whole["autopilot_rule_version"]
+
+
+async def test_what_a_live_task_has_printed_stays(past: Archive) -> None:
+    """S7.17: an issue may wait for its runtime for ever; what its task printed in an earlier attempt is still of use."""
+    run_id = await past.started(ISSUE)
+    await past.printed(run_id)
+    await past.age(500)
+    await past.sweep()
+    assert (await past.counts())["task_output"] == 1
+    await past.move_issue(run_id, IssueStatus.CANCELLED)
+    await past.sweep()
+    assert (await past.counts())["task_output"] == 0
 
 
 async def test_a_runs_payload_reads_expired_when_its_body_is_gone(past: Archive) -> None:

@@ -90,6 +90,8 @@ async def test_more_than_a_page_of_everything_goes_in_one_run(past: Archive) -> 
         "executions": 5,
         "events": 12,
         "statistics": 5,
+        "outputs": 0,
+        "inbox": 0,
         "finished": True,
     }
     assert batches.hits >= bodies / 2 + 3 + 3 + 3 + 6 + 3
@@ -172,6 +174,8 @@ async def test_when_the_time_is_over_the_rest_waits_for_the_next_run(past: Archi
         "executions": 1,
         "events": 2,
         "statistics": 2,
+        "outputs": 0,
+        "inbox": 0,
         "finished": False,
     }
     await past.sweep()

@@ -49,6 +49,8 @@ TABLES: Final = (
     "autopilot_rule_version",
     "issue",
     "issue_comment",
+    "task_output",
+    "inbox_item",
 )
 
 
@@ -219,6 +221,22 @@ class Archive:
         )
         async with self.database.transaction() as conn:
             await finish.complete_task(conn, task_id, lease, "Done.")
+
+    async def printed(self, run_id: RunId) -> None:
+        """Something that the run's task has printed."""
+        await execute(
+            self.database,
+            "INSERT INTO task_output (task_id, attempt, place, text) SELECT task_id, 1, 0, 'x' FROM autopilot_run WHERE id = $1",
+            run_id,
+        )
+
+    async def told(self) -> None:
+        """A line in an inbox."""
+        await execute(
+            self.database,
+            "INSERT INTO inbox_item (id, workspace_id, user_id, kind, title) VALUES ($1, $2, $3, 'issue', 't')",
+            *(uuid7(), self.setting.workspace_id, self.setting.owner_id),
+        )
 
     async def move_issue(self, run_id: RunId, status: IssueStatus) -> None:
         """What a person does with the issue of a run, which may be gone."""

@@ -71,3 +71,9 @@ async def mark_read(
     """Note that a person has read a line of theirs; the first time counts. None where they have no such line."""
     row = await conn.fetchrow(SQL["mark_read"], workspace_id, user_id, item_id)
     return InboxItem(**row) if row is not None else None
+
+
+async def mark_all_read(conn: Conn, workspace_id: WorkspaceId, user_id: UserId, until: UUID) -> int:
+    """Note that a person has read all their lines up to that one; how many they had not read before."""
+    status: str = await conn.execute(SQL["mark_all_read"], workspace_id, user_id, until)
+    return int(status.rpartition(" ")[2])

@@ -60,6 +60,26 @@ async def delete_bodies(conn: Conn, keep: timedelta, ids: Sequence[UUID]) -> int
     return _count(await conn.execute(SQL["delete_bodies"], locked)) if locked else 0
 
 
+async def find_old_outputs(conn: Conn, keep: timedelta, after: UUID, limit: int) -> list[UUID]:
+    """The next tasks by id whose output may be old enough."""
+    return await _ids(conn, SQL["find_old_outputs"], after, keep, limit)
+
+
+async def delete_outputs(conn: Conn, keep: timedelta, ids: Sequence[UUID]) -> int:
+    """Delete what those of the tasks that are over had printed before `keep`."""
+    return _count(await conn.execute(SQL["delete_outputs"], ids, keep))
+
+
+async def find_old_items(conn: Conn, keep: timedelta, after: UUID, limit: int) -> list[UUID]:
+    """The next inbox items by id that may be old enough."""
+    return await _ids(conn, SQL["find_old_items"], after, keep, limit)
+
+
+async def delete_items(conn: Conn, keep: timedelta, ids: Sequence[UUID]) -> int:
+    """Delete those of the inbox items that are old enough, read or not."""
+    return _count(await conn.execute(SQL["delete_items"], ids, keep))
+
+
 async def find_old_executions(conn: Conn, keep: timedelta, after: UUID, limit: int) -> list[UUID]:
     """The next executions by id that may be old enough."""
     return await _ids(conn, SQL["find_old_executions"], after, keep, limit)

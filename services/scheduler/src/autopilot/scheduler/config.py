@@ -55,6 +55,17 @@ class SchedulerConfig(CommonConfig, frozen=True, kw_only=True):
     retain_statistics_days: Annotated[
         int, Meta(ge=_LATEST_PLAN_DAYS, le=36500, description="Days that hourly statistics are kept")
     ] = 400
+    retain_outputs_days: Annotated[
+        int, Meta(ge=1, le=36500, description="Days that what tasks printed is kept")
+    ] = 30
+    retain_inbox_days: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=36500,
+            description="Days that inbox items are kept; a streak that lasts longer is told again",
+        ),
+    ] = 400
 
     @property
     def health_limits(self) -> Limits:

@@ -28,3 +28,9 @@ UPDATE inbox_item i
    SET read_at = coalesce(i.read_at, greatest(clock_timestamp(), i.created_at))
  WHERE i.workspace_id = $1 AND i.user_id = $2 AND i.id = $3
 RETURNING i.id, i.kind, i.title, i.autopilot_id, i.run_id, i.issue_id, i.created_at, i.read_at;
+
+-- name: mark_all_read
+-- All lines of a person up to one that they have not read.
+UPDATE inbox_item i
+   SET read_at = greatest(clock_timestamp(), i.created_at)
+ WHERE i.workspace_id = $1 AND i.user_id = $2 AND i.id <= $3 AND i.read_at IS NULL;

@@ -98,6 +98,37 @@ DELETE FROM webhook_body b
                     WHERE p.replayed_from = b.delivery_id
                       AND (p.status = 'queued' OR r.status IN ('pending', 'issue_created', 'running')));
 
+-- name: find_old_outputs
+-- A page of tasks whose output may be old enough, found by leaps from one to the next: each may have many pieces, so a page is small.
+WITH RECURSIVE found AS (
+    (SELECT o.task_id FROM task_output o
+      WHERE o.task_id > $1 AND o.task_id < uuid7_floor(statement_timestamp() - $2::interval + interval '2 hours')
+      ORDER BY o.task_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT o.task_id FROM task_output o
+             WHERE o.task_id > f.task_id AND o.task_id < uuid7_floor(statement_timestamp() - $2::interval + interval '2 hours')
+             ORDER BY o.task_id LIMIT 1)
+      FROM found f WHERE f.task_id IS NOT NULL
+)
+SELECT task_id AS id FROM found WHERE task_id IS NOT NULL LIMIT least($3, 20);
+
+-- name: delete_outputs
+-- Old pieces of tasks that are over, or gone.
+DELETE FROM task_output o
+ WHERE o.task_id = ANY($1::uuid[]) AND o.created_at < statement_timestamp() - $2::interval
+   AND NOT EXISTS (SELECT 1 FROM agent_task t WHERE t.id = o.task_id AND t.status IN ('queued', 'claimed', 'running'));
+
+-- name: find_old_items
+-- A page of inbox items that came long enough ago.
+SELECT id FROM inbox_item
+ WHERE id > $1 AND id < uuid7_floor(statement_timestamp() - $2::interval + interval '2 hours')
+ ORDER BY id
+ LIMIT $3;
+
+-- name: delete_items
+-- Read or not: what they tell of is as old.
+DELETE FROM inbox_item WHERE id = ANY($1::uuid[]) AND created_at < statement_timestamp() - $2::interval;
+
 -- name: find_old_executions
 -- A page of executions that were begun long enough ago.
 SELECT id FROM sys_cron_executions

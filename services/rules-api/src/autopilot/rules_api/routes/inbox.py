@@ -8,7 +8,7 @@ from autopilot.domain.errors import NotFound
 from autopilot.domain.permissions import Action
 from autopilot.rules_api.endpoint import Call, get, post
 from autopilot.rules_api.paging import Page, page_of
-from autopilot.rules_api.wire.inbox import InboxItemView, InboxQuery, show_item
+from autopilot.rules_api.wire.inbox import InboxItemView, InboxQuery, InboxRead, ReadCount, show_item
 from autopilot.storage import inbox
 
 
@@ -34,7 +34,15 @@ async def read_item(call: Call, item_id: UUID) -> InboxItemView:
     return show_item(item)
 
 
+async def read_all(call: Call, body: InboxRead) -> ReadCount:
+    """Clear one's inbox up to a line. Lines are kept as long as the runs that they tell of, and then go by themselves."""
+    async with call.database.connection() as conn:
+        count = await inbox.mark_all_read(conn, call.caller.workspace_id, call.caller.person, body.until)
+    return ReadCount(read=count)
+
+
 ROUTES = (
     get("/api/inbox", list_inbox, right=Action.SELF),
+    post("/api/inbox/read", read_all, status=200, right=Action.SELF),
     post("/api/inbox/{item_id}/read", read_item, status=200, right=Action.SELF),
 )

@@ -10,6 +10,7 @@ import msgspec
 
 from autopilot.domain.ids import AutopilotId, IssueId, RunId
 from autopilot.rules_api.paging import PageQuery
+from autopilot.rules_api.wire.common import Body
 from autopilot.storage.inbox import InboxItem
 
 
@@ -30,6 +31,18 @@ class InboxItemView(msgspec.Struct, frozen=True, kw_only=True):
     issue_id: IssueId | None
     created_at: datetime
     read_at: datetime | None
+
+
+class InboxRead(Body, frozen=True, kw_only=True):
+    """The newest line that its person has seen: what came after it stays unread."""
+
+    until: UUID
+
+
+class ReadCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How many lines had not been read before."""
+
+    read: int
 
 
 def show_item(item: InboxItem) -> InboxItemView:

@@ -51,6 +51,8 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     executions: timedelta
     events: timedelta
     statistics: timedelta
+    outputs: timedelta
+    inbox: timedelta
 
 
 def kept_by(config: SchedulerConfig) -> Kept:
@@ -62,6 +64,8 @@ def kept_by(config: SchedulerConfig) -> Kept:
         executions=timedelta(days=config.retain_executions_days),
         events=timedelta(days=config.retain_events_days),
         statistics=timedelta(days=config.retain_statistics_days),
+        outputs=timedelta(days=config.retain_outputs_days),
+        inbox=timedelta(days=config.retain_inbox_days),
     )
 
 
@@ -129,6 +133,8 @@ async def delete_old(
 def _steps(database: Database, keep: Kept) -> dict[str, _Step]:
     return {
         "bodies": _Pages(database, keep.bodies, retention.find_old_bodies, retention.delete_bodies).step,
+        "outputs": _Pages(database, keep.outputs, retention.find_old_outputs, retention.delete_outputs).step,
+        "inbox": _Pages(database, keep.inbox, retention.find_old_items, retention.delete_items).step,
         "deliveries": _Pages(
             database, keep.deliveries, retention.find_old_deliveries, retention.delete_deliveries
         ).step,
