@@ -69,8 +69,8 @@ async def replay_delivery(conn: Conn, request: ReplayRequest) -> DeliveryId:
             raise Contention("the replay of this key was removed meanwhile")
         return earlier
     (settled,) = await settle_undecided(conn, [request.delivery_id], run_id=request.run_id)
-    if settled.status is DeliveryStatus.IGNORED and settled.reason_code in _INACTIVE:
-        code = settled.reason_code
+    code = settled.reason_code
+    if settled.status is DeliveryStatus.IGNORED and code is not None and code in _INACTIVE:
         raise Conflict(f"Not replayed: {_INACTIVE[code]}.", code=code.value)
     return request.delivery_id
 
