@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import sha256
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
@@ -39,6 +40,7 @@ class Vault:
         if faults:
             raise ConfigError(faults)
         self._fernet = MultiFernet(fernets) if fernets else None
+        self._first = fernets[0] if fernets else None
 
     @classmethod
     def required(cls, keys: Sequence[Secret]) -> Vault:
@@ -58,6 +60,18 @@ class Vault:
         """The secret; SecretUnreadable (never a wrong credential) when no key fits."""
         try:
             return self._ready().decrypt(encrypted).decode()
+        except InvalidToken as error:
+            raise SecretUnreadable from error
+
+    def renewed(self, encrypted: bytes) -> bytes | None:
+        """The same secret under the first key; None if that is how it is kept already."""
+        ready = self._ready()
+        assert self._first is not None
+        with suppress(InvalidToken):
+            self._first.decrypt(encrypted)
+            return None
+        try:
+            return ready.rotate(encrypted)
         except InvalidToken as error:
             raise SecretUnreadable from error
 

@@ -1,4 +1,4 @@
-"""Start rules-api; `bootstrap` makes a workspace, its owner and their tokens, `new-key` a key for AUTOPILOT_SECRET_KEYS."""
+"""Start rules-api; `bootstrap` makes a workspace, its owner and their tokens, `new-key` a key, `rotate-keys` uses it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from autopilot.bus.connection import Bus
 from autopilot.engine.secrets import Vault, new_key
 from autopilot.kit.clock import SystemClock
 from autopilot.kit.lifecycle import Service, run_service
-from autopilot.rules_api import bootstrap
+from autopilot.rules_api import bootstrap, rotate_keys
 from autopilot.rules_api.app import make_app
 from autopilot.rules_api.config import Config
 from autopilot.rules_api.deps import Deps
@@ -34,6 +34,8 @@ async def build(service: Service, config: Config) -> None:
 def main(arguments: list[str]) -> int:
     if arguments[:1] == ["bootstrap"]:
         return bootstrap.main(arguments[1:])
+    if arguments[:1] == ["rotate-keys"]:
+        return rotate_keys.main(arguments[1:])
     if arguments == ["new-key"]:
         print(new_key())
         return 0
