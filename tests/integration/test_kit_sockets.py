@@ -78,13 +78,13 @@ class Place:
 def ended(monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[str]:
     """Why connections were cut off, as it happens."""
     reasons: asyncio.Queue[str] = asyncio.Queue()
-    abort = Connection._abort
+    abort = Connection.abort
 
     def noting(connection: Connection, why: str) -> str:
         reasons.put_nowait(why)
         return abort(connection, why)
 
-    monkeypatch.setattr(Connection, "_abort", noting)
+    monkeypatch.setattr(Connection, "abort", noting)
     return reasons
 
 
@@ -228,12 +228,16 @@ async def test_a_body_that_stops_being_http_is_answered_at_once_and_once() -> No
         assert "hunter2" not in str(lines)
 
 
-async def test_a_peer_that_has_said_all_and_half_closes_ends_its_connection() -> None:
+@pytest.mark.parametrize(
+    "request_", [GET, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc"], ids=["get", "post"]
+)
+async def test_a_peer_that_half_closes_gets_its_answer_if_it_has_said_all(request_: bytes) -> None:
     async with serving() as place:
-        peer = await place.connect()
-        peer.send(GET[:-2])
-        peer.writer.write_eof()
-        assert await peer.rest() == b""
+        for sent, answered in ((request_, True), (request_ + request_, True), (request_[:-1], False)):
+            peer = await place.connect()
+            peer.send(sent)
+            peer.writer.write_eof()
+            assert (await peer.rest()).startswith(b"HTTP/1.1 200 OK\r\n") == answered
 
 
 async def test_beyond_their_number_the_longest_waiting_give_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,8 @@ class Connection(web.RequestHandler):
     @property
     def waits(self) -> bool:
         """Whether no request of it is being answered."""
-        return not self._request_in_progress and not self._messages
+        waiter = self._waiter
+        return not self.has_asked or (waiter is not None and not waiter.done())
 
     @property
     def has_asked(self) -> bool:
@@ -95,6 +96,13 @@ class Connection(web.RequestHandler):
     def resume_writing(self) -> None:
         self._stalled_since = None
         super().resume_writing()
+
+    def eof_received(self) -> Any:
+        """Who has said all and half-closes still gets the answer; in the middle of a request it ends the connection."""
+        if self.waits or not self._incoming.is_eof():
+            return None
+        self.close()
+        return True
 
     def data_received(self, data: bytes) -> None:
         if self._close or self._force_close:
@@ -121,7 +129,7 @@ class Connection(web.RequestHandler):
         limits = self._server.limits
         if self._stalled_since is not None:
             if now - self._stalled_since > limits.stall_s:
-                return self._abort("stalled")
+                return self.abort("stalled")
         elif self._pipe.is_closing():
             # What was still to be written when it was closed is waited for; a peer may never take it.
             self._stalled_since = now
@@ -129,10 +137,16 @@ class Connection(web.RequestHandler):
             return None
         elif not self._incoming.is_eof():
             if now - self._unfinished_since > limits.body_s:
-                return self._abort("slow_body")
+                return self.abort("slow_body")
         elif self.waits and now - self._unfinished_since > limits.head_s:
-            return self._abort("slow_head" if self._head_bytes or self.has_asked else "silent")
+            return self.abort("slow_head" if self._head_bytes or self.has_asked else "silent")
         return None
+
+    def abort(self, why: str) -> str:
+        """End it whatever is still to be written; why."""
+        self.force_close()
+        self._pipe.abort()
+        return why
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
@@ -182,11 +196,6 @@ class Connection(web.RequestHandler):
             self.transport.write(_as_bytes(problem))
         self.force_close()
 
-    def _abort(self, why: str) -> str:
-        self.force_close()
-        self._pipe.abort()
-        return why
-
 
 class Server(web.Server):
     """Makes our connections, counts them, and looks at each once a second."""
@@ -201,7 +210,8 @@ class Server(web.Server):
         super().__init__(handle or plain.request_handler, request_factory=plain.request_factory, **options)
         self.limits = limits
         self._options = {"max_headers": _MAX_HEADERS, "keepalive_timeout": limits.idle_s, **options}
-        self._room = min(limits.connections, _files() - _SPARE_FILES)
+        files = _files()
+        self._room = min(limits.connections, max(files - _SPARE_FILES, files // 2))
         self._open: set[Connection] = set()
         self._looking: asyncio.TimerHandle | None = None
         self._made_room_at = 0.0
@@ -237,9 +247,8 @@ class Server(web.Server):
         waiting = [each for each in self._open if each.waits and now - each.since >= _WAITED_S]
         waiting.sort(key=lambda each: (each.has_asked, each.since))
         for each in waiting[: max(self._room // 10, 1)]:
-            _closed.labels("made_room").inc()
             self._open.discard(each)
-            each.force_close()
+            _closed.labels(each.abort("made_room")).inc()
 
     def _look_later(self) -> None:
         self._looking = asyncio.get_running_loop().call_later(self.limits.look_every_s, self._look)
