@@ -43,10 +43,11 @@ async def test_a_name_is_one_runtime_however_often_it_registers(api: Api, shop: 
 
 
 async def test_the_numbers_of_the_protocol_are_told(api: Api, shop: Shop) -> None:
-    """S11.7."""
+    """S11.7, LE2: two renewals may fail before a lease ends."""
     answer = await shop.machine.client("POST", "/api/runtime/register", {"name": "box"})
     numbers = {name: value for name, value in answer.body.items() if name.endswith("_s")}
     assert numbers == {"heartbeat_s": 15, "lease_s": 30, "renew_s": 10, "poll_s": 30}
+    assert numbers["renew_s"] * 3 <= numbers["lease_s"]
 
 
 async def test_only_a_runtime_token_speaks_the_protocol(api: Api, shop: Shop) -> None:
@@ -121,6 +122,20 @@ async def test_a_claimed_task_carries_what_the_agent_needs(shop: Shop) -> None:
     assert (task["agent_id"], task["source"]) == (str(shop.setting.agent_id), "api")
     assert (task["attempt"], task["max_attempts"], task["timeout_s"]) == (1, 3, 3600)
     assert "Read it and say what you think." in task["prompt"]
+
+
+async def test_a_held_task_shows_who_holds_it_and_until_when(shop: Shop) -> None:
+    """S11.7, LE7; and nobody holds what is queued or over."""
+    started = await shop.start()
+    path = f"/api/tasks/{started.task_id}"
+    waiting_for = (await shop.owner("GET", path)).body
+    assert (waiting_for["runtime_id"], waiting_for["lease_until"]) == (None, None)
+    task = await shop.held(started)
+    held = (await shop.owner("GET", path)).body
+    assert held["runtime_id"] == shop.machine.id
+    assert held["lease_until"] > held["started_at"]
+    await shop.machine.call(task, "complete")
+    assert (await shop.owner("GET", path)).body["lease_until"] is None
 
 
 async def test_claiming_moves_a_waiting_issue_to_in_progress(shop: Shop) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ from uuid import UUID
 
 import pytest
 from tests.support.api import Api, running_api
+from tests.support.cli import environment, runtime_process
 from tests.support.dispatching import assert_coherent, fetch
 from tests.support.work import Shop, Started, make_shop
 
@@ -165,4 +167,31 @@ async def test_who_comes_back_late_still_ends_what_nobody_took_and_lets_go_of_wh
         assert (await shop.run(one.run_id))["status"] == "completed"
         assert (await shop.task(one.task_id))["attempt"] == attempt
     assert UUID(shop.machine.id) == (await shop.task(swept.task_id))["runtime_id"]
+    await assert_coherent(shop.database)
+
+
+async def test_who_stood_still_past_its_lease_overwrites_nothing(api: Api, tmp_path: Path) -> None:
+    """LE1: SIGSTOP past the lease, another one ends the task, SIGCONT; what the first one reports is refused."""
+    shop = await make_shop(api)
+    started = await shop.start(ISSUE)
+    env = environment(api.base, AUTOPILOT_RUNTIME_TOKEN=shop.machine.client.token or "")
+    command = f"echo > {tmp_path}/began; while ! [ -e {tmp_path}/go ]; do sleep 0.02; done; echo stale"
+    async with runtime_process(api.base, command, env=env) as process:
+        async with asyncio.timeout(15):
+            while not (tmp_path / "began").exists():
+                await asyncio.sleep(0.01)
+        process.send_signal(signal.SIGSTOP)
+        await shop.end_lease(started.task_id)
+        assert (await recover_tasks(shop.database, Bus(None, name="test")))["requeued"] == 1
+        await fetch(shop.database, "UPDATE agent_task SET available_at = clock_timestamp()")
+        fresh = await shop.held(started)
+        assert (await shop.machine.call(fresh, "complete", result="fresh"))[0] == 200
+        (tmp_path / "go").write_text("")
+        process.send_signal(signal.SIGCONT)
+        assert process.stderr is not None
+        async with asyncio.timeout(15):
+            while b"report_refused" not in (line := await process.stderr.readline()):
+                assert line
+    assert (await shop.run(started.run_id))["result"] == "fresh"
+    assert (await shop.task(started.task_id))["result"] == "fresh"
     await assert_coherent(shop.database)
