@@ -23,6 +23,7 @@ from autopilot.ingress.limits import Callers, GoodTokens, SlidingMinute
 from autopilot.ingress.lookup import Found, Lookups
 from autopilot.ingress.write import Born, KeyReused, Repeat
 from autopilot.kit import log, metrics
+from autopilot.kit.deadline import Deadline
 from autopilot.kit.http import MAX_HEADER_BYTES, Problem
 from autopilot.kit.ids import uuid7
 from autopilot.kit.replies import Reply
@@ -87,7 +88,7 @@ class Receiver:
         self._pass_gates(caller, hashed)
         reading = False
         try:
-            async with asyncio.timeout_at(deadline):
+            with Deadline(deadline):
                 found = None
                 if hashed not in self._good:  # a token that was good is looked up together with its batch
                     found = await self._lookups.find(hashed) if looks_like_token(token) else None
