@@ -59,7 +59,7 @@ async def row(database: Database, sql: str, *arguments: object) -> dict[str, Any
 async def delivery(database: Database, answer: Answer) -> dict[str, Any]:
     return await row(
         database,
-        """SELECT d.*, b.body, s.body_sha, r.status AS run_status, r.source, r.reason_code AS run_reason, q.size
+        """SELECT d.*, b.body, s.delivery_id AS slot, r.status AS run_status, r.source, r.reason_code AS run_reason, q.size
              FROM webhook_delivery d
              JOIN webhook_body b ON b.delivery_id = d.id
              LEFT JOIN webhook_dedupe s ON s.delivery_id = d.id
@@ -145,7 +145,7 @@ async def test_a_bad_signature_is_rejected_and_kept_without_a_slot(
     assert answer.status == 401
     assert (answer.body["status"], answer.body["reason_code"]) == ("rejected", code)
     kept = await delivery(database, answer)
-    assert (kept["status"], kept["reason_code"], kept["run_id"], kept["body_sha"]) == (
+    assert (kept["status"], kept["reason_code"], kept["run_id"], kept["slot"]) == (
         "rejected",
         code,
         None,
@@ -178,7 +178,7 @@ async def test_a_run_that_is_skipped_at_once_is_told_with_its_reason(
         "runtime_offline",
     )
     assert str(kept["run_id"]) == answer.body["run_id"]
-    assert (kept["body_sha"], kept["size"]) == (None, None)
+    assert (kept["slot"], kept["size"]) == (None, None)
     await set_runtime(database, runtime_id)
     again = await ingress.post(trigger.token, b"{}", {"Idempotency-Key": "k"})
     assert again.body["status"] == "accepted"
@@ -214,7 +214,7 @@ async def test_what_starts_nothing_is_ignored_and_kept(
     assert (answer.body["status"], answer.body["reason_code"]) == ("ignored", code)
     assert "run_id" not in answer.body
     kept = await delivery(database, answer)
-    assert (kept["status"], kept["reason_code"], kept["run_id"], kept["body_sha"]) == (
+    assert (kept["status"], kept["reason_code"], kept["run_id"], kept["slot"]) == (
         "ignored",
         code,
         None,

@@ -144,6 +144,18 @@ async def test_an_idempotency_key_with_another_body_is_422(
     ] == [2, 1, 1]
 
 
+async def test_a_key_that_came_as_a_delivery_id_first_is_a_repeat_whatever_its_body(
+    ingress: Ingress, database: Database, trigger: WebhookTrigger
+) -> None:
+    """S9.7: only an Idempotency-Key promises that its body stays the same, so only its digest is kept."""
+    first = await ingress.post(trigger.token, *push("d-1"))
+    body, headers = push("d-1")
+    key = headers.pop("X-GitHub-Delivery")
+    headers = signed(SECRET, body + b" ") | {"Idempotency-Key": key}
+    again = await ingress.post(trigger.token, body + b" ", headers)
+    assert (again.body["status"], again.body["run_id"]) == ("duplicate", first.body["run_id"])
+
+
 async def test_keys_are_of_their_trigger(ingress: Ingress, database: Database, setting: Setting) -> None:
     """DU12: the same key on two triggers is two events."""
     autopilot = await make_autopilot(database, setting)

@@ -24,7 +24,8 @@ class NewDelivery(msgspec.Struct, kw_only=True, gc=False):
 
     `queued` with a run is an admitted one, without a run one that the dispatcher decides on (S9.10: `autopilot_rev` may
     be None then); `dispatched` has a run that was skipped at once, `ignored` and `rejected` have none.
-    `headers` and `response_body` are JSON text. `body_sha` is the SHA-256 of the body.
+    `headers` and `response_body` are JSON text. `body_sha` is the SHA-256 of the body where its key came as an
+    Idempotency-Key, which must not come with another one.
     """
 
     id: DeliveryId
@@ -34,7 +35,7 @@ class NewDelivery(msgspec.Struct, kw_only=True, gc=False):
     event: str
     dedupe_key: str | None
     dedupe_source: DedupeSource | None
-    body_sha: bytes
+    body_sha: bytes | None
     signature_status: SignatureStatus
     status: DeliveryStatus
     headers: str
@@ -65,7 +66,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
     id: DeliveryId
     run_id: RunId | None
-    body_sha: bytes
+    body_sha: bytes | None
     waits: bool
 
 

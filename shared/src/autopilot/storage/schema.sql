@@ -723,7 +723,7 @@ CREATE TABLE public.webhook_dedupe (
     trigger_id uuid NOT NULL,
     dedupe_key text NOT NULL,
     delivery_id uuid NOT NULL,
-    body_sha bytea NOT NULL,
+    body_sha bytea,
     CONSTRAINT webhook_dedupe_sha_size CHECK ((octet_length(body_sha) = 32))
 );
 

@@ -102,7 +102,7 @@ def decide(found: Found, received: Received) -> NewDelivery:
         event=event,
         dedupe_key=key,
         dedupe_source=key_source,
-        body_sha=sha256(received.raw).digest(),
+        body_sha=sha256(received.raw).digest() if key_source == "idempotency_key" else None,
         signature_status=proof.status,
         status=status,
         headers=encode(kept).decode(),

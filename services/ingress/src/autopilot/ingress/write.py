@@ -91,7 +91,7 @@ async def _explain(conn: Conn, rest: Sequence[NewDelivery]) -> dict[DeliveryId, 
             fates[new.id] = Born(written[new.id])
         elif holder is None or new.status is DeliveryStatus.REJECTED:
             fates[new.id] = Stale()
-        elif new.dedupe_source == "idempotency_key" and new.body_sha != holder.body_sha:
+        elif new.body_sha is not None and holder.body_sha not in (None, new.body_sha):
             fates[new.id] = KeyReused()
         else:
             fates[new.id] = Repeat(holder)

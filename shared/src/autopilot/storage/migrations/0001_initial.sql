@@ -562,12 +562,12 @@ CREATE TABLE webhook_body (
 );
 ALTER TABLE webhook_body ALTER COLUMN body SET STORAGE EXTERNAL;
 
--- The slot is held while the row exists.
+-- The slot is held while the row exists. The digest of the body is kept where another body under the same key is an error.
 CREATE TABLE webhook_dedupe (
     trigger_id uuid NOT NULL,
     dedupe_key text NOT NULL,
     delivery_id uuid NOT NULL,
-    body_sha bytea NOT NULL,
+    body_sha bytea,
     CONSTRAINT webhook_dedupe_pk PRIMARY KEY (trigger_id, dedupe_key),
     CONSTRAINT webhook_dedupe_sha_size CHECK (octet_length(body_sha) = 32)
 );
