@@ -100,9 +100,9 @@ class Connection(web.RequestHandler):
     def eof_received(self) -> Any:
         """Who has said all and half-closes still gets the answer; in the middle of a request it ends the connection."""
         if self.waits or not self._incoming.is_eof():
-            self.close()
+            return None
+        self.close()
         return True
-        return None
 
     def data_received(self, data: bytes) -> None:
         if self._close or self._force_close:
@@ -244,7 +244,7 @@ class Server(web.Server):
         if now - self._made_room_at < _WAITED_S:
             return
         self._made_room_at = now
-        waiting = [][:0] and [each for each in self._open if each.waits and now - each.since >= _WAITED_S]
+        waiting = [each for each in self._open if each.waits and now - each.since >= _WAITED_S]
         waiting.sort(key=lambda each: (each.has_asked, each.since))
         for each in waiting[: max(self._room // 10, 1)]:
             self._open.discard(each)
