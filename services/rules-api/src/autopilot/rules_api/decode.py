@@ -123,9 +123,10 @@ def refusal(error: msgspec.ValidationError, wanted: type[msgspec.Struct]) -> Pro
     field = path or "body"
     if text.startswith(_ENUM):
         choices = _choices(wanted, path)
-        return InvalidValue(
-            field, f"{field} must be one of {', '.join(choices)}." if choices else f"{field} is unknown."
-        )
+        if not choices:
+            return InvalidValue(field, f"{field} is unknown.")
+        sent = text.removeprefix(_ENUM).strip(" '")
+        return InvalidValue(field, f"{field} must be one of {', '.join(choices)}.{_near(sent, choices)}")
     if _LIMIT.match(text):
         return InvalidValue(field, f"{field}: {_in_words(text)}.")
     return malformed(f"{field}: {text}.", field)
@@ -139,8 +140,10 @@ def _in_words(text: str) -> str:
 
 
 def _near(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f" Did you mean {near[0]}?" if near else ""
+    """The known name that was meant, whatever its case; of what was sent nothing is repeated."""
+    by_lower = {text.lower(): text for text in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return f" Did you mean {by_lower[near[0]]}?" if near else ""
 
 
 def _fields(wanted: type[msgspec.Struct], path: str) -> list[str]:
