@@ -121,6 +121,7 @@ async def test_an_undecided_delivery_becomes_a_run_like_any_other(
             None,
         ),
         ("UPDATE agent SET archived_at = now()", "dispatched", "target_unavailable", "skipped"),
+        ("UPDATE webhook_delivery SET workspace_id = gen_random_uuid()", "ignored", "trigger_disabled", None),
     ],
 )
 async def test_what_holds_is_what_is_true_when_it_is_decided(
@@ -132,7 +133,7 @@ async def test_what_holds_is_what_is_true_when_it_is_decided(
     code: str,
     run: str | None,
 ) -> None:
-    """S9.10: trigger, rule, filter and target are judged then and only then; what starts nothing gives its key back (S9.7)."""
+    """S9.10, S9.2: trigger, rule, filter, ownership and target are judged then and only then; what starts nothing gives its key back (S9.7)."""
     kept = await keep(ingress, trigger, "k")
     await execute(database, change)
     assert await admissions(database).step()

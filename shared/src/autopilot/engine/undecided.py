@@ -53,7 +53,7 @@ async def settle_undecided(
 
 def _settlement(delivery: Undecided, snapshot: Snapshot | None, now: datetime, run_id: RunId) -> Settlement:
     points.hit_sync("admissions.decide")
-    if snapshot is None or not delivery.has_trigger or snapshot.workspace_id != delivery.workspace_id:
+    if snapshot is None or snapshot.workspace_id != delivery.workspace_id:
         return Settlement(
             id=delivery.id, status=DeliveryStatus.IGNORED, reason_code=ReasonCode.TRIGGER_DISABLED
         )

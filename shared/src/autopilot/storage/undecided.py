@@ -43,7 +43,7 @@ class ClaimedDelivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Undecided(msgspec.Struct, frozen=True, kw_only=True):
-    """An undecided delivery. `has_trigger` is false once the trigger is deleted, or no longer of its rule and workspace."""
+    """An undecided delivery with the filters of its trigger."""
 
     id: DeliveryId
     workspace_id: WorkspaceId
@@ -52,7 +52,6 @@ class Undecided(msgspec.Struct, frozen=True, kw_only=True):
     provider: str
     event: str
     content_type: str | None
-    has_trigger: bool
     event_filters: object
     body: bytes | None
 

@@ -31,8 +31,7 @@ SELECT id FROM autopilot_trigger WHERE id = ANY($1::uuid[]) ORDER BY id FOR SHAR
 
 -- name: load
 -- Undecided deliveries with what they are judged by: their trigger, if it still is one of their own rule and workspace, and their body.
-SELECT d.id, d.workspace_id, d.autopilot_id, d.trigger_id, d.provider, d.event, d.content_type, t.id IS NOT NULL AS has_trigger,
-       t.event_filters, b.body, b.raw_size
+SELECT d.id, d.workspace_id, d.autopilot_id, d.trigger_id, d.provider, d.event, d.content_type, t.event_filters, b.body, b.raw_size
   FROM unnest($1::uuid[]) AS k (id)
   JOIN webhook_delivery d ON d.id = k.id AND d.status = 'queued' AND d.run_id IS NULL
   LEFT JOIN autopilot_trigger t
