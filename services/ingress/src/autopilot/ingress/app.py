@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 from aiohttp import web
 
@@ -29,24 +29,25 @@ ACQUIRE_S = 2.0
 async def receiving(config: Config, database: Database, bus: Bus) -> AsyncIterator[Receiver]:
     """A receiver; on leaving, what it has taken is written first."""
     now = asyncio.get_running_loop().time
-    hints = Hints(bus)
-    debt = SlidingMinute(config.ingress_bad_per_min, now, tell=hints.tell_debt)
-    good = GoodTokens(now, tell=hints.tell_good)
-    hints.listen(debt, good)
     vault = Vault(config.secret_keys)
-    async with (
-        Lookups(database, vault, hold_s=config.ingress_hold_s) as lookups,
-        Intake(database, lookups, lambda: bus.wake(wake_dispatch), hold_s=config.ingress_hold_s) as intake,
-    ):
-        yield Receiver(
-            lookups,
-            intake,
-            callers=Callers(config.networks(), config.ingress_forwarded_header),
-            requests=SlidingMinute(config.ingress_ip_per_min, now),
-            debt=debt,
-            good=good,
-        )
-    hints.close()
+    with closing(Hints(bus)) as hints:
+        debt = SlidingMinute(config.ingress_bad_per_min, now, tell=hints.tell_debt)
+        good = GoodTokens(now, tell=hints.tell_good)
+        hints.listen(debt, good)
+        async with (
+            Lookups(database, vault, hold_s=config.ingress_hold_s) as lookups,
+            Intake(
+                database, lookups, lambda: bus.wake(wake_dispatch), hold_s=config.ingress_hold_s
+            ) as intake,
+        ):
+            yield Receiver(
+                lookups,
+                intake,
+                callers=Callers(config.networks(), config.ingress_forwarded_header),
+                requests=SlidingMinute(config.ingress_ip_per_min, now),
+                debt=debt,
+                good=good,
+            )
 
 
 def make_app(receiver: Receiver) -> web.Application:
