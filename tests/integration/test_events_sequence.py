@@ -10,10 +10,11 @@ import pytest
 from tests.support import rules
 from tests.support.dispatching import admit, assert_coherent, drain, execute, fetch, firing, worker
 
-from autopilot.dispatcher.relay import Sequencer
+from autopilot.dispatcher.relay import LOW_WATER_EVERY_S, Sequencer
 from autopilot.domain.events import EventKind
 from autopilot.domain.ids import WorkspaceId
 from autopilot.domain.states import ExecutionMode, RunStatus, Source
+from autopilot.kit.clock import SystemClock
 from autopilot.kit.ids import uuid7
 from autopilot.storage import events
 from autopilot.storage.database import Conn, Database
@@ -23,6 +24,15 @@ from autopilot.storage.database import Conn, Database
 async def database(postgres_url: str) -> AsyncIterator[Database]:
     async with Database(postgres_url, name="test") as opened:
         yield opened
+
+
+class StepClock(SystemClock):
+    """A clock that a test moves."""
+
+    at = 0.0
+
+    def monotonic(self) -> float:
+        return self.at
 
 
 async def tell(conn: Conn, workspace_id: WorkspaceId) -> None:
@@ -138,6 +148,59 @@ async def test_an_idle_sequencer_asks_one_question(
         await tell(conn, WorkspaceId(uuid7()))
     assert await sequencer.step() is True
     assert len(taken) == 1
+
+
+async def test_the_low_water_rises_under_a_held_snapshot_and_never_above_what_can_still_commit(
+    postgres_url: str, database: Database
+) -> None:
+    """HAZARDS 1: a backup does not slow the numbering down; a start that commits late still comes before its end."""
+    workspace_id, run_id = WorkspaceId(uuid7()), uuid7()
+    backup, slow, quick = [await asyncpg.connect(postgres_url) for _ in range(3)]
+    insert = """INSERT INTO run_event_outbox (event_id, workspace_id, autopilot_id, run_id, kind, payload)
+                VALUES (gen_random_uuid(), $1, $2, $2, $3, '{"source": "api", "status": "running"}')"""
+    clock = StepClock()
+    sequencer = Sequencer(database, batch=10, tell=lambda: None, clock=clock)
+
+    async def work(times: int) -> None:
+        for _ in range(times):
+            await tell(quick, workspace_id)
+            clock.at += LOW_WATER_EVERY_S
+            await sequencer.step()
+
+    try:
+        reading = backup.transaction(isolation="repeatable_read")
+        await reading.start()
+        await backup.fetchval("SELECT count(*) FROM run_event_outbox")
+        await work(5)
+        risen = sequencer.low_water.id
+        assert 2 <= risen <= 5
+        starting = slow.transaction()
+        await starting.start()
+        await slow.execute("CREATE TEMP TABLE it_has_its_number () ON COMMIT DROP")
+        await work(1)
+        await slow.execute(insert, workspace_id, run_id, "run.started")
+        await work(5)
+        assert sequencer.low_water.id < await quick.fetchval(
+            "SELECT last_value - 5 FROM run_event_outbox_id_seq"
+        )
+        await starting.commit()
+        await quick.execute(insert, workspace_id, run_id, "run.done")
+        while await sequencer.step():
+            pass
+        async with database.connection() as conn:
+            told = await events.read_after(conn, workspace_id, 0, 100)
+        assert [event.kind for event in told if event.run_id == run_id] == ["run.started", "run.done"]
+        for _ in range(40):
+            await tell(quick, workspace_id)
+        await work(3)
+        left = await quick.fetchval("SELECT min(id) FROM run_event_outbox")
+        assert risen + 12 < sequencer.low_water.id < left, "it rises into a backlog, and not past it"
+        while await sequencer.step():
+            pass
+        assert not await fetch(database, "SELECT 1 FROM run_event_outbox")
+    finally:
+        for conn in (backup, slow, quick):
+            await conn.close()
 
 
 async def test_a_run_tells_started_and_done_in_order(database: Database) -> None:

@@ -38,24 +38,48 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
     unrelayed: int
 
 
-async def open_heads(conn: Conn, limit: int) -> bool:
-    """Give each workspace among the first `limit` outbox rows its head; whether there is any such row.
+class Horizon(msgspec.Struct, frozen=True, kw_only=True):
+    """A moment of the outbox: once `oldest` of a later one is above `youngest` of this one, whoever drew an id up to
+    `given` has committed or is gone. Both are of one database only if `history` is the same."""
+
+    given: int
+    youngest: int
+    oldest: int
+    history: str
+
+
+async def open_heads(conn: Conn, limit: int, *, above: int = 0) -> bool:
+    """Give each workspace among the first `limit` outbox rows above an id its head; whether there is any such row.
 
     In autocommit, so that no sequencer waits for it.
     """
-    return bool(await conn.fetchval(SQL["open_heads"], limit))
+    return bool(await conn.fetchval(SQL["open_heads"], limit, above))
 
 
-async def sequence(conn: Conn, limit: int) -> int:
-    """Number up to `limit` events in commit order, within the caller's transaction; how many there were.
+async def sequence(conn: Conn, limit: int, *, above: int = 0) -> int:
+    """Number up to `limit` events with ids above one in commit order, within the caller's transaction; how many there were.
 
     Only workspaces with a head (`open_heads`) whom no other sequencer works on. It locks `event_head` rows, which are
     the sequencer's alone, so the transaction should do nothing else.
     """
-    workspaces = [row["workspace_id"] for row in await conn.fetch(SQL["lock_heads"], limit)]
+    workspaces = [row["workspace_id"] for row in await conn.fetch(SQL["lock_heads"], limit, above)]
     if not workspaces:
         return 0
-    return int((await conn.execute(SQL["sequence"], workspaces, limit)).rpartition(" ")[2])
+    return int((await conn.execute(SQL["sequence"], workspaces, limit, above)).rpartition(" ")[2])
+
+
+async def read_horizon(conn: Conn) -> Horizon:
+    """This moment of the outbox. An id is drawn by a transaction that has its number already: first the id, then the numbers."""
+    given = await conn.fetchval(SQL["read_given_id"])
+    row = await conn.fetchrow(SQL["read_transactions"])
+    assert row is not None
+    return Horizon(given=given, youngest=row["youngest"], oldest=row["oldest"], history=row["history"])
+
+
+async def find_first_id(conn: Conn, *, above: int, up_to: int) -> int | None:
+    """The first id that the outbox has a row of."""
+    found: int | None = await conn.fetchval(SQL["find_first_id"], above, up_to)
+    return found
 
 
 async def read_after(conn: Conn, workspace_id: WorkspaceId, seq: int, limit: int) -> list[RunEvent]:

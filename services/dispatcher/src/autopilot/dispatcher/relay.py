@@ -21,8 +21,8 @@ from autopilot.kit import log, metrics, points
 from autopilot.kit.clock import Clock, SystemClock
 from autopilot.kit.ids import random_token
 from autopilot.storage import events
-from autopilot.storage.database import Database
-from autopilot.storage.events import RelayLease
+from autopilot.storage.database import Conn, Database
+from autopilot.storage.events import Horizon, RelayLease
 
 _logger = log.get_logger()
 _sequenced = metrics.counter("run_events_sequenced_total", "Run events given their number")
@@ -33,6 +33,7 @@ _relayed = metrics.counter(
 )
 
 LEASE_S = 30.0
+LOW_WATER_EVERY_S = 1.0
 WINDOW = 256
 WORKSPACES = 8
 _FIRST = UUID(int=0)
@@ -51,23 +52,67 @@ class Publisher(Protocol):
 
 
 class Sequencer:
-    """Moves run events from the outbox to their workspace's dense sequence; `tell` when there are new ones."""
+    """Moves run events from the outbox to their workspace's dense sequence; `tell` when there are new ones.
 
-    def __init__(self, database: Database, *, batch: int, tell: Callable[[], None]) -> None:
+    It begins above its low water: while another session holds an old snapshot, the rows that it has moved away
+    stay in the way of every look, and looks would get slower and slower.
+    """
+
+    def __init__(
+        self, database: Database, *, batch: int, tell: Callable[[], None], clock: Clock | None = None
+    ) -> None:
         self._database = database
         self._batch = batch
         self._tell = tell
+        self._clock = clock or SystemClock()
+        self._looked = self._clock.monotonic()
+        self.low_water = LowWater()
 
     async def step(self) -> bool:
         """Number one batch; whether there may be more."""
+        try:
+            return await self._step(self.low_water.id)
+        except InfrastructureError:
+            self.low_water = LowWater()  # it may be another database that comes back
+            raise
+
+    async def _step(self, above: int) -> bool:
         async with self._database.connection() as conn:
-            if not await events.open_heads(conn, self._batch):
+            if not await events.open_heads(conn, self._batch, above=above):
                 return False
-        count = await self._database.transact(lambda conn: events.sequence(conn, self._batch))
+            if self._clock.monotonic() - self._looked >= LOW_WATER_EVERY_S:
+                self._looked = self._clock.monotonic()
+                await self.low_water.look(conn)
+        count = await self._database.transact(lambda conn: events.sequence(conn, self._batch, above=above))
         if count:
             _sequenced.inc(count)
             self._tell()
         return count > 0
+
+
+class LowWater:
+    """An id up to which the outbox has no row and never will have one again.
+
+    Ids are drawn long before they are committed, so having seen larger ones says nothing: a start that comes late
+    would be passed by, and its end numbered before it. An id is settled when every transaction that was at work
+    while it was the last one is over; the water rises up to the first row that is left among the settled ones.
+    """
+
+    def __init__(self) -> None:
+        self.id = 0
+        self._settled = 0
+        self._before: Horizon | None = None
+
+    async def look(self, conn: Conn) -> None:
+        """Rise as far as is safe by now."""
+        now = await events.read_horizon(conn)
+        before = self._before
+        if before is None or before.history != now.history:
+            self.id, self._settled, self._before = 0, 0, now
+        elif now.oldest > before.youngest:
+            self._settled, self._before = before.given, now
+        first = await events.find_first_id(conn, above=self.id, up_to=self._settled)
+        self.id = self._settled if first is None else first - 1
 
 
 class Relay:

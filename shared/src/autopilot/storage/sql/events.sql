@@ -1,7 +1,7 @@
 -- name: open_heads
--- A head for each workspace among the first outbox rows that has none yet; whether there is any row at all.
+-- A head for each workspace among the first outbox rows above an id ($2) that has none yet; whether there is any such row at all.
 WITH waiting AS MATERIALIZED (
-    SELECT DISTINCT o.workspace_id FROM (SELECT workspace_id FROM run_event_outbox ORDER BY id LIMIT $1) o
+    SELECT DISTINCT o.workspace_id FROM (SELECT workspace_id FROM run_event_outbox WHERE id > $2 ORDER BY id LIMIT $1) o
 ), opened AS (
     INSERT INTO event_head (workspace_id)
     SELECT w.workspace_id FROM waiting w
@@ -12,9 +12,9 @@ WITH waiting AS MATERIALIZED (
 SELECT EXISTS (SELECT 1 FROM waiting);
 
 -- name: lock_heads
--- The sequencer's own locks: the workspaces of the first outbox rows, without those that another sequencer works on.
+-- The sequencer's own locks: the workspaces of the first outbox rows above an id, without those that another sequencer works on.
 SELECT h.workspace_id FROM event_head h
- WHERE h.workspace_id IN (SELECT o.workspace_id FROM (SELECT workspace_id FROM run_event_outbox ORDER BY id LIMIT $1) o)
+ WHERE h.workspace_id IN (SELECT o.workspace_id FROM (SELECT workspace_id FROM run_event_outbox WHERE id > $2 ORDER BY id LIMIT $1) o)
  ORDER BY h.workspace_id
    FOR UPDATE SKIP LOCKED;
 
@@ -27,7 +27,7 @@ WITH here AS MATERIALIZED (
     SELECT database_history() AS history
 ), taken AS (
     DELETE FROM run_event_outbox o
-     WHERE o.id = ANY(ARRAY(SELECT n.id FROM run_event_outbox n WHERE n.workspace_id = ANY($1::uuid[]) ORDER BY n.id LIMIT $2))
+     WHERE o.id = ANY(ARRAY(SELECT n.id FROM run_event_outbox n WHERE n.workspace_id = ANY($1::uuid[]) AND n.id > $3 ORDER BY n.id LIMIT $2))
  RETURNING o.id, o.event_id, o.workspace_id, o.autopilot_id, o.run_id, o.kind, o.payload, o.occurred_at
 ), numbered AS (
     SELECT t.id, t.event_id, t.workspace_id, t.autopilot_id, t.run_id, t.kind, t.payload, t.occurred_at,
@@ -45,6 +45,18 @@ INSERT INTO run_event (workspace_id, seq, event_id, autopilot_id, run_id, kind, 
 SELECT n.workspace_id, n.seq, n.event_id, n.autopilot_id, n.run_id, n.kind, n.payload, n.occurred_at
   FROM numbered n
  ORDER BY n.workspace_id, n.seq;
+
+-- name: read_given_id
+-- The last id that the outbox gave out; 0 before the first.
+SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS given FROM run_event_outbox_id_seq;
+
+-- name: read_transactions
+-- A transaction number younger than every one given so far, the oldest that is still at work, and which database this is.
+SELECT pg_current_xact_id()::text::bigint AS youngest, pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS oldest, database_history() AS history;
+
+-- name: find_first_id
+-- The first outbox row above one id and not above another.
+SELECT id FROM run_event_outbox WHERE id > $1 AND id <= $2 ORDER BY id LIMIT 1;
 
 -- name: read_after
 -- A workspace's events behind a sequence number.
