@@ -71,6 +71,8 @@ HOT: dict[str, tuple[str, str, tuple[object, ...], int]] = {
     "due triggers": ("schedules", "lock_due", (500, []), 100),
     "the next due trigger": ("schedules", "peek", ("autopilot_schedule_dispatch",), 10),
     "numbers for events": ("events", "sequence", ([uid(1)], BATCH, 0), 10 * BATCH),
+    "workspaces with new events": ("events", "open_heads", (BATCH, 0), 2 * BATCH),
+    "locks for their numbers": ("events", "lock_heads", (BATCH, 0), 2 * BATCH),
     "workspaces to relay": ("events", "lease_relays", (uid(1), 30.0, 16, UUID(int=0)), 100),
     "events for a reader": ("events", "read_after", (uid(1), ROWS // 2, 200), 1000),
     "tasks for a runtime": ("runtime_protocol", "find_candidates", (uid(2), 21), 500),
