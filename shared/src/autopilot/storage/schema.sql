@@ -38,6 +38,12 @@ BEGIN
         USING ERRCODE = 'integrity_constraint_violation', CONSTRAINT = 'autopilot_rule_version_immutable';
 END $$;
 
+CREATE FUNCTION public.run_event_id(run_id uuid, task_id uuid, status text) RETURNS uuid
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    SELECT encode(substr(sha256(uuid_send(run_id) || uuid_send(coalesce(task_id, run_id)) || convert_to(status, 'UTF8')), 1, 16), 'hex')::uuid
+$$;
+
 CREATE FUNCTION public.run_event_payload(source text, status text, trigger_id uuid, delivery_id uuid, issue_id uuid, task_id uuid, planned_at timestamp with time zone, reason_code text) RETURNS jsonb
     LANGUAGE sql STABLE
     AS $$
@@ -52,7 +58,7 @@ CREATE FUNCTION public.tell_run_events() RETURNS trigger
 BEGIN
     IF TG_OP = 'INSERT' THEN
         INSERT INTO run_event_outbox (event_id, workspace_id, autopilot_id, run_id, kind, payload)
-        SELECT gen_random_uuid(), n.workspace_id, n.autopilot_id, n.id,
+        SELECT run_event_id(n.id, n.task_id, n.status), n.workspace_id, n.autopilot_id, n.id,
                CASE WHEN n.status IN ('issue_created', 'running') THEN 'run.started' ELSE 'run.done' END,
                run_event_payload(n.source, n.status, n.trigger_id, n.webhook_delivery_id, n.issue_id, n.task_id, n.planned_at, n.reason_code)
           FROM new_rows n
@@ -69,7 +75,7 @@ BEGIN
                 USING ERRCODE = 'integrity_constraint_violation', CONSTRAINT = 'autopilot_run_transition';
         END IF;
         INSERT INTO run_event_outbox (event_id, workspace_id, autopilot_id, run_id, kind, payload)
-        SELECT gen_random_uuid(), n.workspace_id, n.autopilot_id, n.id,
+        SELECT run_event_id(n.id, n.task_id, n.status), n.workspace_id, n.autopilot_id, n.id,
                CASE WHEN n.status IN ('issue_created', 'running') THEN 'run.started' ELSE 'run.done' END,
                run_event_payload(n.source, n.status, n.trigger_id, n.webhook_delivery_id, n.issue_id, n.task_id, n.planned_at, n.reason_code)
           FROM new_rows n
