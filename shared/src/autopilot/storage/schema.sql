@@ -339,6 +339,11 @@ CREATE TABLE public.autopilot_run (
     missed_count integer,
     dispatch_attempts integer DEFAULT 0 NOT NULL,
     last_dispatch_error text,
+    outcome text GENERATED ALWAYS AS (
+CASE
+    WHEN (completed_at IS NOT NULL) THEN status
+    ELSE NULL::text
+END) STORED,
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     started_at timestamp with time zone,
     completed_at timestamp with time zone,
@@ -376,7 +381,8 @@ END),
     CONSTRAINT autopilot_run_status_known CHECK ((status = ANY (ARRAY['pending'::text, 'issue_created'::text, 'running'::text, 'completed'::text, 'failed'::text, 'skipped'::text]))),
     CONSTRAINT autopilot_run_token_by_source CHECK (((api_token_id IS NULL) OR (source = 'api'::text))),
     CONSTRAINT autopilot_run_trigger_by_source CHECK (((source = ANY (ARRAY['schedule'::text, 'webhook'::text])) = (trigger_id IS NOT NULL)))
-);
+)
+WITH (fillfactor='60');
 
 CREATE TABLE public.autopilot_subscriber (
     workspace_id uuid NOT NULL,
@@ -983,11 +989,11 @@ CREATE UNIQUE INDEX autopilot_run_delivery_unique ON public.autopilot_run USING 
 
 CREATE INDEX autopilot_run_ended_idx ON public.autopilot_run USING btree (completed_at) WHERE (completed_at IS NOT NULL);
 
-CREATE INDEX autopilot_run_health_idx ON public.autopilot_run USING btree (autopilot_id, status, completed_at) WHERE ((completed_at IS NOT NULL) AND (source <> 'manual'::text));
+CREATE INDEX autopilot_run_health_idx ON public.autopilot_run USING btree (autopilot_id, outcome, completed_at) WHERE ((completed_at IS NOT NULL) AND (source <> 'manual'::text));
 
 CREATE UNIQUE INDEX autopilot_run_idempotency_unique ON public.autopilot_run USING btree (autopilot_id, source, idempotency_actor, idempotency_key) WHERE (idempotency_key IS NOT NULL);
 
-CREATE INDEX autopilot_run_in_flight_idx ON public.autopilot_run USING btree (autopilot_id) WHERE (status = ANY (ARRAY['pending'::text, 'issue_created'::text, 'running'::text]));
+CREATE INDEX autopilot_run_in_flight_idx ON public.autopilot_run USING btree (autopilot_id) WHERE (completed_at IS NULL);
 
 CREATE INDEX autopilot_run_list_idx ON public.autopilot_run USING btree (autopilot_id, id);
 

@@ -82,7 +82,7 @@ SELECT r.id, r.source, r.status, r.trigger_id, r.planned_at, r.webhook_delivery_
 -- What a run of a rule finds in flight: pending or running ones, and issues with an active task (S3.6).
 SELECT r.id, r.source, r.status, r.trigger_id, r.planned_at, r.webhook_delivery_id AS delivery_id, r.originator_id, r.created_at, r.reason_code
   FROM autopilot_run r
- WHERE r.autopilot_id = $1 AND r.id <> $2
+ WHERE r.autopilot_id = $1 AND r.id <> $2 AND r.completed_at IS NULL
    AND (r.status IN ('pending', 'running')
         OR (r.status = 'issue_created'
             AND EXISTS (SELECT 1 FROM agent_task t WHERE t.issue_id = r.issue_id AND t.status IN ('queued', 'claimed', 'running'))))

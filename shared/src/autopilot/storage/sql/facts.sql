@@ -27,7 +27,7 @@ SELECT EXISTS (SELECT 1 FROM admission_facts f JOIN agent_share s ON s.agent_id 
 -- What is in flight for autopilots whose rows the caller has locked (S3.6): pending or running, or an issue with an active task.
 SELECT a.id AS autopilot_id,
        EXISTS (SELECT 1 FROM autopilot_run r
-                WHERE r.autopilot_id = a.id
+                WHERE r.autopilot_id = a.id AND r.completed_at IS NULL
                   AND (r.status IN ('pending', 'running')
                        OR (r.status = 'issue_created'
                            AND EXISTS (SELECT 1 FROM agent_task t
@@ -39,7 +39,7 @@ SELECT a.id AS autopilot_id,
 -- Level 6: whatever is at work for rules that the caller has locked cannot end before this transaction does. Whoever ends a run
 -- of a rule that had no policy when they began has not locked the rule.
 SELECT r.id FROM autopilot_run r
- WHERE r.autopilot_id = ANY($1::uuid[]) AND r.status IN ('issue_created', 'running')
+ WHERE r.autopilot_id = ANY($1::uuid[]) AND r.completed_at IS NULL AND r.status IN ('issue_created', 'running')
    AND (r.status = 'running'
         OR EXISTS (SELECT 1 FROM agent_task t WHERE t.issue_id = r.issue_id AND t.status IN ('queued', 'claimed', 'running')))
  ORDER BY r.id

@@ -8,7 +8,7 @@
 SELECT r.id::text AS subject, format('is pending with %s entries', count(e.run_id)) AS detail
   FROM autopilot_run r
   LEFT JOIN (SELECT run_id FROM dispatch_queue UNION ALL SELECT run_id FROM dispatch_deferred) e ON e.run_id = r.id
- WHERE r.status = 'pending'
+ WHERE r.completed_at IS NULL AND r.status = 'pending'
  GROUP BY r.id
 HAVING count(e.run_id) <> 1
  LIMIT 20;
@@ -56,7 +56,7 @@ SELECT e.delivery_id::text AS subject,
 SELECT d.id::text AS subject, format('is %s while run %s is %s', d.status, r.id, r.status) AS detail
   FROM autopilot_run r
   JOIN webhook_delivery d ON d.id = r.webhook_delivery_id
- WHERE (r.status IN ('pending', 'issue_created', 'running') OR r.id >= uuid7_floor(now() - interval '12 hours'))
+ WHERE (r.completed_at IS NULL OR r.id >= uuid7_floor(now() - interval '12 hours'))
    AND d.status <> CASE WHEN r.status = 'pending' THEN 'queued'
                         WHEN r.status = 'failed' AND r.started_at IS NULL THEN 'failed'
                         ELSE 'dispatched' END
@@ -111,7 +111,7 @@ SELECT d.id::text AS subject, format('is %s with key %s but holds no slot', d.st
 SELECT r.id::text AS subject, format('is running, its task is %s', coalesce(t.status, 'gone')) AS detail
   FROM autopilot_run r
   LEFT JOIN agent_task t ON t.id = r.task_id
- WHERE r.status = 'running' AND (t.id IS NULL OR t.status NOT IN ('queued', 'claimed', 'running'))
+ WHERE r.completed_at IS NULL AND r.status = 'running' AND (t.id IS NULL OR t.status NOT IN ('queued', 'claimed', 'running'))
  LIMIT 20;
 
 -- name: issue_created_has_open_issue
@@ -119,7 +119,7 @@ SELECT r.id::text AS subject, format('is running, its task is %s', coalesce(t.st
 SELECT r.id::text AS subject, format('is issue_created, its issue is %s', coalesce(i.status, 'gone')) AS detail
   FROM autopilot_run r
   LEFT JOIN issue i ON i.id = r.issue_id
- WHERE r.status = 'issue_created' AND (i.id IS NULL OR i.status NOT IN ('backlog', 'todo', 'in_progress'))
+ WHERE r.completed_at IS NULL AND r.status = 'issue_created' AND (i.id IS NULL OR i.status NOT IN ('backlog', 'todo', 'in_progress'))
  LIMIT 20;
 
 -- name: run_links_agree
@@ -140,7 +140,7 @@ SELECT r.id::text AS subject,
   LEFT JOIN issue i ON i.id = r.issue_id
   LEFT JOIN agent_task t ON t.id = r.task_id
   LEFT JOIN webhook_delivery d ON d.id = r.webhook_delivery_id
- WHERE (r.status IN ('pending', 'issue_created', 'running') OR r.id >= uuid7_floor(now() - interval '12 hours'))
+ WHERE (r.completed_at IS NULL OR r.id >= uuid7_floor(now() - interval '12 hours'))
    AND (a.id IS NULL OR a.workspace_id <> r.workspace_id
         OR (r.trigger_id IS NOT NULL AND g.autopilot_id IS DISTINCT FROM r.autopilot_id)
         OR (i.id IS NOT NULL AND (i.origin_run_id, i.origin_autopilot_id, i.workspace_id)
@@ -193,7 +193,7 @@ SELECT a.id::text AS subject, format('is %s but has %s schedule runs in flight',
   FROM autopilot a
   JOIN autopilot_run r ON r.autopilot_id = a.id
  WHERE a.overlap_policy <> 'allow'
-   AND r.source = 'schedule' AND r.status IN ('pending', 'issue_created', 'running')
+   AND r.source = 'schedule' AND r.completed_at IS NULL
    AND NOT EXISTS (SELECT 1 FROM dispatch_deferred p WHERE p.run_id = r.id AND p.kind = 'parked')
    AND (r.status <> 'issue_created'
         OR EXISTS (SELECT 1 FROM agent_task t WHERE t.id = r.task_id AND t.status IN ('queued', 'claimed', 'running')))
@@ -210,7 +210,7 @@ SELECT p.run_id::text AS subject, 'is parked but nothing of its rule is in fligh
    AND (w.source IS DISTINCT FROM 'schedule'
         OR NOT EXISTS (
             SELECT 1 FROM autopilot_run r
-             WHERE r.autopilot_id = p.autopilot_id AND r.id <> p.run_id
+             WHERE r.autopilot_id = p.autopilot_id AND r.id <> p.run_id AND r.completed_at IS NULL
                AND (r.status IN ('pending', 'running')
                     OR (r.status = 'issue_created'
                         AND EXISTS (SELECT 1 FROM agent_task t
@@ -345,7 +345,7 @@ SELECT r.id::text AS subject,
             ELSE format('has version %s, which is not of its rule', r.rule_version) END AS detail
   FROM autopilot_run r
   LEFT JOIN autopilot_rule_version v ON v.id = r.rule_version_id
- WHERE (r.status IN ('pending', 'issue_created', 'running') OR r.id >= uuid7_floor(now() - interval '12 hours'))
+ WHERE (r.completed_at IS NULL OR r.id >= uuid7_floor(now() - interval '12 hours'))
    AND ((v.autopilot_id, v.version) IS DISTINCT FROM (r.autopilot_id, r.rule_version) OR v.published_at > r.created_at)
  LIMIT 20;
 

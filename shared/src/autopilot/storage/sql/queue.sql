@@ -85,7 +85,7 @@ WITH freed AS (
      WHERE d.kind = 'parked' AND d.autopilot_id = ANY($1::uuid[])
        AND NOT EXISTS (
             SELECT 1 FROM autopilot_run r
-             WHERE r.autopilot_id = d.autopilot_id AND r.id <> d.run_id
+             WHERE r.autopilot_id = d.autopilot_id AND r.id <> d.run_id AND r.completed_at IS NULL
                AND (r.status IN ('pending', 'running')
                     OR (r.status = 'issue_created'
                         AND EXISTS (SELECT 1 FROM agent_task t
@@ -104,7 +104,7 @@ SELECT d.autopilot_id
    AND (d.available_at <= clock_timestamp()
         OR NOT EXISTS (
             SELECT 1 FROM autopilot_run r
-             WHERE r.autopilot_id = d.autopilot_id AND r.id <> d.run_id
+             WHERE r.autopilot_id = d.autopilot_id AND r.id <> d.run_id AND r.completed_at IS NULL
                AND (r.status IN ('pending', 'running')
                     OR (r.status = 'issue_created'
                         AND EXISTS (SELECT 1 FROM agent_task t

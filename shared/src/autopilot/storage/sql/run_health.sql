@@ -22,7 +22,7 @@ SELECT a.id AS autopilot_id, a.title, a.creator_id,
        coalesce(streak.failed_run,
                 (SELECT r.id
                    FROM autopilot_run r
-                  WHERE r.autopilot_id = a.id AND r.status = 'failed' AND r.source <> 'manual'
+                  WHERE r.autopilot_id = a.id AND r.outcome = 'failed' AND r.source <> 'manual'
                     AND r.completed_at > greatest(a.resumed_at, statement_timestamp() - interval '7 days')
                     AND r.reason_code NOT IN ('issue_cancelled', 'issue_blocked', 'issue_deleted')
                   ORDER BY r.completed_at DESC
@@ -36,7 +36,7 @@ SELECT a.id AS autopilot_id, a.title, a.creator_id,
   LEFT JOIN LATERAL (
         SELECT r.id, r.completed_at
           FROM autopilot_run r
-         WHERE r.autopilot_id = a.id AND r.status = 'completed' AND r.source <> 'manual' AND r.completed_at > a.resumed_at
+         WHERE r.autopilot_id = a.id AND r.outcome = 'completed' AND r.source <> 'manual' AND r.completed_at > a.resumed_at
          ORDER BY r.completed_at DESC
          LIMIT 1) done ON true
  CROSS JOIN LATERAL (SELECT greatest(done.completed_at, a.resumed_at) AS at) since
@@ -44,7 +44,7 @@ SELECT a.id AS autopilot_id, a.title, a.creator_id,
         SELECT count(*)::int AS failures, (array_agg(x.id ORDER BY x.completed_at DESC, x.id DESC))[1] AS failed_run
           FROM (SELECT r.id, r.completed_at
                   FROM autopilot_run r
-                 WHERE r.autopilot_id = a.id AND r.status = 'failed' AND r.source <> 'manual' AND r.completed_at > since.at
+                 WHERE r.autopilot_id = a.id AND r.outcome = 'failed' AND r.source <> 'manual' AND r.completed_at > since.at
                    AND r.reason_code NOT IN ('issue_cancelled', 'issue_blocked', 'issue_deleted')
                  ORDER BY r.completed_at DESC
                  LIMIT $2) x) streak
@@ -52,27 +52,27 @@ SELECT a.id AS autopilot_id, a.title, a.creator_id,
         SELECT greatest(since.at, max(x.completed_at)) AS at
           FROM (SELECT r.completed_at
                   FROM autopilot_run r
-                 WHERE r.autopilot_id = a.id AND r.status = 'failed' AND r.source <> 'manual' AND r.completed_at > since.at
+                 WHERE r.autopilot_id = a.id AND r.outcome = 'failed' AND r.source <> 'manual' AND r.completed_at > since.at
                  ORDER BY r.completed_at DESC
                  LIMIT 1) x) worked
  CROSS JOIN LATERAL (
         SELECT count(*)::int AS skips, (array_agg(x.id ORDER BY x.completed_at DESC, x.id DESC))[1] AS skipped_run
           FROM (SELECT r.id, r.completed_at
                   FROM autopilot_run r
-                 WHERE r.autopilot_id = a.id AND r.status = 'skipped' AND r.source <> 'manual' AND r.completed_at > worked.at
+                 WHERE r.autopilot_id = a.id AND r.outcome = 'skipped' AND r.source <> 'manual' AND r.completed_at > worked.at
                  ORDER BY r.completed_at DESC
                  LIMIT $3) x) idle
  CROSS JOIN LATERAL (
         SELECT count(*)::int AS week_failed
           FROM autopilot_run r
-         WHERE r.autopilot_id = a.id AND r.status = 'failed' AND r.source <> 'manual'
+         WHERE r.autopilot_id = a.id AND r.outcome = 'failed' AND r.source <> 'manual'
            AND r.completed_at > greatest(a.resumed_at, statement_timestamp() - interval '7 days')
            AND r.reason_code NOT IN ('issue_cancelled', 'issue_blocked', 'issue_deleted')) failed
  CROSS JOIN LATERAL (
         SELECT count(*)::int AS week_completed
           FROM (SELECT 1
                   FROM autopilot_run r
-                 WHERE r.autopilot_id = a.id AND r.status = 'completed' AND r.source <> 'manual'
+                 WHERE r.autopilot_id = a.id AND r.outcome = 'completed' AND r.source <> 'manual'
                    AND r.completed_at > greatest(a.resumed_at, statement_timestamp() - interval '7 days')
                  LIMIT failed.week_failed::bigint * (100 - $4::int) / $4::int + 1) x) completed
  CROSS JOIN LATERAL (
