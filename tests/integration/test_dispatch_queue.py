@@ -29,8 +29,8 @@ from autopilot.dispatcher.plan import judge_failure
 from autopilot.domain.ids import LeaseToken, RunId
 from autopilot.domain.states import ExecutionMode
 from autopilot.kit import points
-from autopilot.kit.ids import random_token
-from autopilot.storage import queue
+from autopilot.kit.ids import random_token, uuid7
+from autopilot.storage import pending, queue
 from autopilot.storage.database import Database
 from autopilot.storage.errors import DatabaseUnavailable
 from autopilot.storage.queue import Claimed
@@ -63,14 +63,16 @@ async def claim(
     database: Database, *, limit: int = 100, max_bytes: int = 1 << 20, cursor: int = 0
 ) -> list[Claimed]:
     async with database.connection() as conn:
-        return await queue.claim(
+        claimed = await pending.claim(
             conn,
             limit=limit,
             max_bytes=max_bytes,
             lease_s=30,
-            cursor=cursor,
+            start=cursor,
+            pace_per_min=60,
             token=LeaseToken(random_token()),
         )
+    return [entry for entry, _ in claimed.entries]
 
 
 async def expire_leases(database: Database) -> None:
@@ -237,7 +239,14 @@ async def test_judging_a_failure_under_a_lost_lease_changes_nothing(
 async def test_a_commit_on_its_way_is_not_robbed_of_its_expired_lease(
     database: Database, setting: Setting
 ) -> None:
+    project_id = uuid7()  # its lock needs a transaction, which can be held open
+    await execute(
+        database,
+        "INSERT INTO project (id, workspace_id, name, created_by) VALUES ($1, $2, 'site', $3)",
+        *(project_id, setting.workspace_id, setting.owner_id),
+    )
     autopilot = await rules.make_autopilot(database, setting)
+    await execute(database, "UPDATE autopilot SET project_id = $2 WHERE id = $1", autopilot.id, project_id)
     await admit_one(database, autopilot.id)
     with points.armed("dispatcher.after_claim", "block", on_hit=1) as claimed:
         slow = asyncio.create_task(worker(database).step())
@@ -356,8 +365,8 @@ async def test_a_claim_touches_no_index(database: Database, setting: Setting) ->
     autopilot = await rules.make_autopilot(database, setting)
     await admit(database, [firing(autopilot.id) for _ in range(20)])
     async with database.transaction() as conn:
-        await queue.claim(
-            conn, limit=20, max_bytes=1 << 20, lease_s=30, cursor=0, token=LeaseToken(random_token())
+        await pending.claim(
+            conn, limit=20, max_bytes=1 << 20, lease_s=30, pace_per_min=60, token=LeaseToken(random_token())
         )
         counts = await conn.fetchrow(
             """SELECT pg_stat_get_xact_tuples_updated('dispatch_queue'::regclass) AS updated,

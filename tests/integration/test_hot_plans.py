@@ -65,7 +65,12 @@ ANALYZE;
 
 # At most so many rows looked at: what is due or asked for, with some room for how a plan finds it.
 HOT: dict[str, tuple[str, str, tuple[object, ...], int]] = {
-    "claim of the dispatcher": ("queue", "claim", (0, 100, 1 << 20, uid(1), 30.0), 1000),
+    "claim of the dispatcher": (
+        "pending",
+        "claim",
+        (0, 1 << 60, 100, 1 << 20, uid(1), 30.0, 60, [], None, 300, 60),
+        1000,
+    ),
     "claim of undecided deliveries": ("undecided", "claim", (50, 1 << 20, uid(1), 30.0), 200),
     "entries whose time has come": ("queue", "move_due", (1000,), 100),
     "due triggers": ("schedules", "lock_due", (500, []), 100),

@@ -110,6 +110,7 @@ CHECKS = [
     ("autopilot_run_idempotency_coherent", "autopilot_run", "id = {manual}", "idempotency_key = 'k'"),
     ("autopilot_run_idempotency_length", "autopilot_run", "id = {manual}", "idempotency_key = '', idempotency_actor = {bob}, idempotency_sha = 'x'"),
     ("autopilot_run_payload_size", "autopilot_run", "id = {running}", "payload = decode(repeat('00', 262145), 'hex')"),
+    ("trigger_pace_range", "trigger_pace", "trigger_id = {hook}", "pace_per_min = 6001"),
     ("dispatch_queue_one_subject", "dispatch_queue", "run_id = {manual}", "delivery_id = {nothing}"),
     ("dispatch_queue_one_subject", "dispatch_queue", "run_id = {manual}", "run_id = NULL"),
     ("dispatch_queue_lease_coherent", "dispatch_queue", "run_id = {manual}", "lease_token = {lease}"),

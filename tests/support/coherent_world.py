@@ -84,6 +84,7 @@ VALUES ({d_replay}, {ws}, {rule}, {hook}, 'generic', 'push', 'not_required', 'ig
        ({d_lost}, {ws}, {rule}, {hook}, 'generic', 'push', 'not_required', 'failed', '{{}}', 202, '{{}}', 'internal_error', NULL, NULL);
 INSERT INTO webhook_dedupe (trigger_id, dedupe_key, delivery_id, body_sha)
 SELECT trigger_id, dedupe_key, id, sha256('body') FROM webhook_delivery WHERE id IN ({d_paced}, {d_hooked}, {d_undecided});
+INSERT INTO trigger_pace (trigger_id, pace_per_min, granted_at) VALUES ({hook}, 1, ARRAY[now()]);
 INSERT INTO dispatch_queue (run_id, autopilot_id) VALUES ({manual}, {rule});
 INSERT INTO dispatch_queue (delivery_id, autopilot_id, trigger_id) VALUES ({d_undecided}, {rule}, {hook});
 INSERT INTO dispatch_deferred (kind, run_id, autopilot_id, trigger_id, available_at, enqueued_at)

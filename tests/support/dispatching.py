@@ -11,6 +11,7 @@ import msgspec
 
 from autopilot.bus.connection import Bus
 from autopilot.dispatcher.config import DispatcherConfig
+from autopilot.dispatcher.pacing import Flood
 from autopilot.dispatcher.worker import Worker
 from autopilot.domain.admission import Actor
 from autopilot.domain.ids import AutopilotId, DeliveryId, RunId, TriggerId, UserId
@@ -97,10 +98,12 @@ async def receive(
     return run_id, delivery_id
 
 
-def worker(database: Database, *, bus: Bus | None = None, **settings: Any) -> Worker:
+def worker(
+    database: Database, *, bus: Bus | None = None, flood: Flood | None = None, **settings: Any
+) -> Worker:
     """A dispatch loop's work, to be stepped by hand."""
     config = msgspec.structs.replace(DispatcherConfig(database_url=Secret("postgresql://unused")), **settings)
-    return Worker(database, bus or Bus(None, name="test"), config, tell=lambda: None)
+    return Worker(database, bus or Bus(None, name="test"), config, tell=lambda: None, flood=flood)
 
 
 async def drain(one: Worker) -> None:

@@ -1,4 +1,4 @@
-"""The dispatch queue: claims by lease, retries with a later time, waiters of queue_one (S10.1, S10.2, S3.6)."""
+"""The dispatch queue: entries under a lease, retries with a later time, waiters of queue_one (S10.1, S10.2, S3.6)."""
 
 from __future__ import annotations
 
@@ -56,29 +56,6 @@ class Depth(msgspec.Struct, frozen=True, kw_only=True):
     parked: int
 
 
-async def claim(
-    conn: Conn, *, limit: int, max_bytes: int, lease_s: float, cursor: int, token: LeaseToken
-) -> list[Claimed]:
-    """Lease up to `limit` free entries with seq ≥ `cursor`, oldest first, of at most `max_bytes` together (one at least).
-
-    One autocommit statement; entries that others hold are passed over. An entry with three lost claims comes alone.
-    """
-    rows = await conn.fetch(SQL["claim"], cursor, limit, max_bytes, token, lease_s)
-    claimed = [
-        Claimed(
-            seq=row["seq"],
-            run_id=row["run_id"],
-            autopilot_id=row["autopilot_id"],
-            trigger_id=row["trigger_id"],
-            size=row["size"],
-            claims=row["claims"],
-            attempts=row["attempts"],
-        )
-        for row in rows
-    ]
-    return sorted(claimed, key=lambda entry: entry.seq)
-
-
 async def lock_claimed(conn: Conn, seqs: Collection[int], token: LeaseToken) -> set[int]:
     """Lock the entries that this lease still holds; the others belong to somebody else by now."""
     rows = await conn.fetch(SQL["lock_claimed"], sorted(seqs), token)
@@ -132,9 +109,9 @@ async def take_expired_parked(conn: Conn, ids: Collection[AutopilotId]) -> list[
     return [ParkedRun(run_id=row["run_id"], trigger_id=row["trigger_id"]) for row in rows]
 
 
-async def measure(conn: Conn) -> Depth:
-    """The gauges of the queue."""
-    row = await conn.fetchrow(SQL["measure"])
+async def measure(conn: Conn, *, count_to: int = 10_000) -> Depth:
+    """The gauges of the queue, exact up to `count_to` and estimated beyond."""
+    row = await conn.fetchrow(SQL["measure"], count_to)
     assert row is not None
     return Depth(
         queued=row["queued"],

@@ -30,6 +30,24 @@ CREATE FUNCTION public.executor_facts(p_workspace_id uuid, p_assignee_type text,
       LEFT JOIN runtime_heartbeat h ON h.runtime_id = r.id
 $$;
 
+CREATE FUNCTION public.pace_slots(granted timestamp with time zone[], pace integer, asked integer) RETURNS timestamp with time zone[]
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    instant timestamptz := clock_timestamp();
+    slots timestamptz[];
+    held integer;
+BEGIN
+    SELECT coalesce(array_agg(recent.g ORDER BY recent.g), '{}')
+      INTO slots
+      FROM (SELECT g FROM unnest(granted) AS g WHERE g > instant - interval '1 minute' ORDER BY g DESC LIMIT pace) recent;
+    held := cardinality(slots);
+    FOR place IN held + 1 .. held + asked LOOP
+        slots[place] := CASE WHEN place > pace THEN greatest(instant, slots[place - pace] + interval '1 minute') ELSE instant END;
+    END LOOP;
+    RETURN slots[greatest(1, held + asked - greatest(pace, asked) + 1):];
+END $$;
+
 CREATE FUNCTION public.rule_version_is_immutable() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -484,6 +502,7 @@ CREATE TABLE public.dispatch_queue (
     lease_token uuid,
     lease_until timestamp with time zone,
     last_error text,
+    paced boolean DEFAULT false NOT NULL,
     enqueued_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     CONSTRAINT dispatch_queue_lease_coherent CHECK ((num_nonnulls(lease_token, lease_until) = ANY (ARRAY[0, 2]))),
     CONSTRAINT dispatch_queue_one_subject CHECK ((num_nonnulls(run_id, delivery_id) = 1))
@@ -719,9 +738,11 @@ WITH (fillfactor='50');
 
 CREATE TABLE public.trigger_pace (
     trigger_id uuid NOT NULL,
-    granted_at timestamp with time zone[] DEFAULT '{}'::timestamp with time zone[] NOT NULL
+    pace_per_min integer NOT NULL,
+    granted_at timestamp with time zone[] DEFAULT '{}'::timestamp with time zone[] NOT NULL,
+    CONSTRAINT trigger_pace_range CHECK (((pace_per_min >= 1) AND (pace_per_min <= 6000)))
 )
-WITH (fillfactor='50');
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='200');
 
 CREATE TABLE public.webhook_body (
     delivery_id uuid NOT NULL,

@@ -10,6 +10,7 @@ from autopilot.bus.events import EventPublisher
 from autopilot.bus.stream import StreamLimits
 from autopilot.dispatcher.admissions import Admissions
 from autopilot.dispatcher.config import DispatcherConfig
+from autopilot.dispatcher.pacing import Flood
 from autopilot.dispatcher.relay import Relay, Sequencer
 from autopilot.dispatcher.upkeep import Upkeep
 from autopilot.dispatcher.worker import Worker
@@ -60,9 +61,11 @@ async def build(service: Service, config: DispatcherConfig) -> None:
     sequencer = Sequencer(database, batch=config.event_batch_size, tell=relaying.wake)
     sequencing = service.loop(Loop("sequencer", sequencer.step, poll_s=min(poll_s, SEQUENCE_EVERY_S)))
 
+    flood = Flood(database, config)
+    flood.wake = service.loop(Loop("pacing", flood.step, poll_s=poll_s)).wake
     dispatching: list[Loop] = []
     for number in range(config.dispatch_concurrency):
-        worker = await service.resource(Worker(database, bus, config, tell=sequencing.wake))
+        worker = await service.resource(Worker(database, bus, config, tell=sequencing.wake, flood=flood))
         dispatching.append(service.loop(Loop(f"dispatch-{number}", worker.step, poll_s=poll_s)))
 
     def wake() -> None:

@@ -1,75 +1,55 @@
-"""The dispatch transaction: claimed pending runs become issues and tasks, or end with their reason, all or nothing (S3, S10)."""
+"""The dispatch transaction: a planned batch leaves pending with everything that follows, all or nothing (S3, S10)."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
-from autopilot.dispatcher.plan import TEXT_LIMIT, decide, squad_of, write_texts
-from autopilot.dispatcher.work import Plan, Work
-from autopilot.domain.ids import AgentId, LeaseToken, RuleVersionId, RuntimeId, UserId
+from autopilot.dispatcher.work import Job
+from autopilot.domain.ids import LeaseToken
 from autopilot.domain.states import ReasonCode
 from autopilot.engine.overlap import lock_for_finish, release_parked
-from autopilot.kit import log, points
-from autopilot.kit.faults import describe_error, place_of
-from autopilot.storage import dispatch as rows
+from autopilot.kit import points
+from autopilot.storage import dispatch as storage
 from autopilot.storage import queue, run_transitions
-from autopilot.storage.database import Conn
-from autopilot.storage.dispatch import NewIssue, NewSubscription, NewTask, PendingRun, RuleFacts
+from autopilot.storage.database import Conn, Database
+from autopilot.storage.dispatch import Ruling
+from autopilot.storage.errors import Contention
 from autopilot.storage.queue import Claimed, Retry
-from autopilot.storage.run_transitions import RunEnd, RunStart
+from autopilot.storage.run_transitions import RunEnd
 
-MAX_FAN_OUT = 5000
-
-_logger = log.get_logger()
+ISSUE_TASK_ATTEMPTS = 3
+BARE_TASK_EXPIRES_S = 2 * 3600.0
+TRIES = 2
 
 
 class Done(msgspec.Struct, kw_only=True):
-    """What one transaction did, for the caller to act on after the commit.
-
-    `failures` are entries whose texts could not be written, with the error to show; `left` did not fit into the
-    transaction and comes next under the same lease.
-    """
+    """What one transaction did, for the caller to count after the commit."""
 
     outcomes: Counter[str] = msgspec.field(default_factory=Counter)
     skips: Counter[ReasonCode] = msgspec.field(default_factory=Counter)
-    runtimes: set[RuntimeId] = msgspec.field(default_factory=set)
-    failures: list[tuple[Claimed, str]] = msgspec.field(default_factory=list)
-    left: list[Claimed] = msgspec.field(default_factory=list)
 
 
-async def dispatch_entries(conn: Conn, token: LeaseToken, entries: Sequence[Claimed]) -> Done:
-    """Dispatch claimed entries in the caller's transaction; those that the lease no longer holds are left alone.
+async def dispatch_job(database: Database, token: LeaseToken, job: Job) -> Done:
+    """Write a planned batch; runs whose lease was lost meanwhile are left alone.
 
-    Reads and judges first, then locks from the top (projects, autopilots, entries), then writes.
+    It is one statement, with a transaction around it only where something must be locked before it.
     """
-    done = Done()
-    plans, orphans = await _plan(conn, entries, done)
-    skipped = [plan for plan in plans if plan.decision.outcome == "skip"]
-    projects = {plan.facts.project_id for plan in plans if plan.facts.project_id is not None}
-    kept_projects = await rows.lock_projects(conn, projects) if projects else set()
-    guarded = await lock_for_finish(conn, {plan.run.autopilot_id for plan in skipped})
-    held = await queue.lock_claimed(conn, [entry.seq for entry in (*_entries(plans), *orphans)], token)
-    plans = [plan for plan in plans if plan.entry.seq in held]
-    orphans = [entry for entry in orphans if entry.seq in held]
-    if orphans:
-        _logger.error("queue_entry_without_pending_run", run_ids=[str(entry.run_id) for entry in orphans])
-    await queue.delete_entries(conn, [entry.seq for entry in (*_entries(plans), *orphans)])
-    works = [Work(plan, kept_projects) for plan in plans if plan.decision.outcome == "admit"]
-    ends = [_end_of(plan) for plan in plans if plan.decision.outcome == "skip"]
-    await _leave_pending(conn, _entries(plans), [work.start() for work in works], ends)
-    await _insert_work(conn, works)
-    await release_parked(conn, guarded)
-    await points.hit("dispatcher.before_commit")
-    for work in works:
-        done.outcomes["running" if work.issue_id is None else "issue_created"] += 1
-        done.runtimes.add(work.runtime_id)
-    for end in ends:
-        done.outcomes["skipped"] += 1
-        done.skips[end.code] += 1
-    return done
+    if not job.works:
+        return Done()
+    if job.projects or job.ending:
+        return await database.transact(lambda conn: _locked(conn, token, job), tries=TRIES)
+    for left in reversed(range(TRIES)):
+        await points.hit("dispatcher.before_commit")
+        try:
+            async with database.connection() as conn:
+                return await _write(conn, token, job, job.rulings)
+        except Contention:
+            if not left:
+                raise
+    raise AssertionError("unreachable: the last try returns or raises")
 
 
 async def settle_failures(
@@ -85,107 +65,43 @@ async def settle_failures(
     if retries:
         await queue.defer_retries(conn, retries)
     if ended:
-        entries = [entry for entry, _ in ended]
-        await queue.delete_entries(conn, [entry.seq for entry in entries])
-        await _leave_pending(conn, entries, [], [end for _, end in ended])
+        await queue.delete_entries(conn, [entry.seq for entry, _ in ended])
+        await run_transitions.end_pending_runs(conn, [end for _, end in ended])
+        triggers = {entry.trigger_id for entry, _ in ended if entry.trigger_id is not None}
+        if triggers:
+            await run_transitions.settle_deliveries(conn, [entry.run_id for entry, _ in ended])
+            await run_transitions.note_fired(conn, triggers)
     await release_parked(conn, guarded)
     done.outcomes.update({"retry": len(retries), "failed": len(ended)})
     return done
 
 
-async def _plan(conn: Conn, entries: Sequence[Claimed], done: Done) -> tuple[list[Plan], list[Claimed]]:
-    """Read the facts and judge; entries whose run is not pending are answered apart."""
-    runs = await rows.load_runs(conn, [entry.run_id for entry in entries])
-    rules = await rows.load_rules(conn, {run.rule_version_id for run in runs.values()})
-    shares = await _shares(conn, runs.values(), rules)
-    plans: list[Plan] = []
-    fan_out = 0
-    for entry in entries:
-        run = runs.get(entry.run_id)
-        if run is None:
-            continue
-        facts = rules[run.rule_version_id]
-        fan_out += len(facts.subscribers)
-        if fan_out > MAX_FAN_OUT and plans:
-            done.left.append(entry)
-            continue
-        share = (facts.executor.agent_id, run.originator_id) in shares
-        decision = decide(run, facts, clicker_has_share=share)
-        try:
-            texts = write_texts(run, facts) if decision.outcome == "admit" else None
-        except Exception as error:  # noqa: BLE001 - per-item isolation: one unreadable run must not harm its batch
-            _logger.warning("run_texts_failed", run_id=str(run.id), where=place_of(error))
-            done.failures.append((entry, describe_error(error)))
-            continue
-        plans.append(Plan(entry=entry, run=run, facts=facts, decision=decision, texts=texts))
-    return plans, [entry for entry in entries if entry.run_id not in runs]
+async def _locked(conn: Conn, token: LeaseToken, job: Job) -> Done:
+    """Locks from the top (projects, rules of runs that end), then the rest; waiters are released behind it."""
+    projects = await storage.lock_projects(conn, job.projects) if job.projects else set()
+    guarded = await lock_for_finish(conn, job.ending)
+    # An issue of a deleted project has none (S4.7).
+    rulings = [
+        ruling if ruling.project_id in projects else msgspec.structs.replace(ruling, project_id=None)
+        for ruling in job.rulings
+    ]
+    done = await _write(conn, token, job, rulings)
+    await release_parked(conn, guarded)
+    await points.hit("dispatcher.before_commit")
+    return done
 
 
-async def _shares(
-    conn: Conn, runs: Collection[PendingRun], rules: Mapping[RuleVersionId, RuleFacts]
-) -> set[tuple[AgentId, UserId]]:
-    pairs = {
-        (agent_id, run.originator_id)
-        for run in runs
-        if run.originator_id is not None
-        and (agent_id := rules[run.rule_version_id].executor.agent_id) is not None
-    }
-    return await rows.load_shares(conn, pairs) if pairs else set()
-
-
-async def _leave_pending(
-    conn: Conn, entries: Sequence[Claimed], starts: Sequence[RunStart], ends: Sequence[RunEnd]
-) -> None:
-    """Move runs out of pending, with their deliveries and their triggers' last time (S10.4)."""
-    if starts:
-        await run_transitions.start_runs(conn, starts)
-    if ends:
-        await run_transitions.end_pending_runs(conn, ends)
-    triggers = {entry.trigger_id for entry in entries if entry.trigger_id is not None}
-    if triggers:
-        await run_transitions.settle_deliveries(conn, [entry.run_id for entry in entries])
-        await run_transitions.note_fired(conn, triggers)
-
-
-def _end_of(plan: Plan) -> RunEnd:
-    decision = plan.decision
-    assert decision.code is not None
-    assert decision.text is not None
-    return RunEnd(
-        run_id=plan.run.id,
-        status="skipped",
-        code=decision.code,
-        text=decision.text[:TEXT_LIMIT],
-        attempts=plan.entry.attempts + 1,
-        agent_id=decision.agent_id,
-        squad_id=squad_of(plan.facts),
-        attribution=decision.attribution,
-    )
-
-
-async def _insert_work(conn: Conn, works: Sequence[Work]) -> None:
-    """Insert issues, their subscribers, and all tasks; the numbers are the last lock that is taken."""
-    wanted = Counter(work.workspace_id for work in works if work.issue_id is not None)
-    following = await rows.take_issue_numbers(conn, wanted) if wanted else {}
-    issues: list[NewIssue] = []
-    subscriptions: list[NewSubscription] = []
-    tasks: list[NewTask] = []
-    for work in works:
-        if work.issue_id is None:
-            tasks.append(work.bare_task())
-            continue
-        number = following[work.workspace_id]
-        following[work.workspace_id] += 1
-        issues.append(work.issue(number))
-        subscriptions.extend(work.subscriptions(number))
-        tasks.append(work.issue_task(number))
-    if issues:
-        await rows.insert_issues(conn, issues)
-    if subscriptions:
-        await rows.insert_subscribers(conn, subscriptions)
-    if tasks:
-        await rows.insert_tasks(conn, tasks)
-
-
-def _entries(plans: Sequence[Plan]) -> list[Claimed]:
-    return [plan.entry for plan in plans]
+async def _write(conn: Conn, token: LeaseToken, job: Job, rulings: Sequence[Ruling]) -> Done:
+    done = Done()
+    for outcome in await storage.dispatch(
+        conn,
+        token,
+        rulings,
+        job.works,
+        issue_task_attempts=ISSUE_TASK_ATTEMPTS,
+        bare_task_expires_s=BARE_TASK_EXPIRES_S,
+    ):
+        done.outcomes[outcome.status.value] += outcome.runs
+        if outcome.code is not None:
+            done.skips[outcome.code] += outcome.runs
+    return done

@@ -1,18 +1,26 @@
-"""What becomes of a pending run, decided purely: admission's judgement once more, and the texts for the agent (S3, S4.6)."""
+"""What becomes of a pending run, decided purely: admission's judgement once more, the texts for the agent, failures (S3, S4.6)."""
 
 from __future__ import annotations
 
 import msgspec
 
-from autopilot.domain.admission import Actor, Decision, Snapshot, TriggerFacts, judge
+from autopilot.domain.admission import Actor, Snapshot, TriggerFacts, judge
 from autopilot.domain.ids import SquadId
 from autopilot.domain.prompts import RunFacts, issue_body, run_only_prompt
-from autopilot.domain.states import AssigneeType, AutopilotStatus, ExecutionMode, ReasonCode, Source
+from autopilot.domain.states import (
+    AssigneeType,
+    AutopilotStatus,
+    ExecutionMode,
+    OverlapPolicy,
+    ReasonCode,
+    Source,
+)
 from autopilot.domain.titles import render_title, title_date
 from autopilot.domain.webhook.body import parse_body
 from autopilot.domain.webhook.envelope import event_payload
 from autopilot.domain.webhook.providers import GENERIC, PROVIDERS
-from autopilot.storage.dispatch import PendingRun, RuleFacts
+from autopilot.storage.dispatch import Ruling
+from autopilot.storage.pending import PendingRun, RuleFacts, RunTrigger
 from autopilot.storage.queue import Claimed, Retry
 from autopilot.storage.run_transitions import RunEnd
 
@@ -29,35 +37,50 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-def decide(run: PendingRun, facts: RuleFacts, *, clicker_has_share: bool) -> Decision:
-    """Judge target, readiness, permission and attribution as they are now; rule and trigger state are not asked again."""
-    return judge(
-        _snapshot(run, facts),
-        Actor(
-            source=run.source,
-            clicker=run.originator_id if run.source is Source.MANUAL else None,
-            clicker_has_share=clicker_has_share,
-        ),
+def rule_on(entry: Claimed, run: PendingRun, facts: RuleFacts, trigger: RunTrigger | None) -> Ruling:
+    """Judge target, readiness, permission and attribution as they are now; rule and trigger state are not asked again.
+
+    The answer is that of every run of the same rule version, source, trigger and originator, and as late as this one.
+    """
+    rule = facts.rule
+    clicker = run.originator_id if run.source is Source.MANUAL else None
+    decision = judge(
+        _snapshot(entry, run, facts, trigger),
+        Actor(source=run.source, clicker=clicker, clicker_has_share=clicker in facts.shared_with),
         facts.read_at,
+    )
+    code, text = decision.code, decision.text
+    # With another policy there is no more than one run at a time, and it may have waited by design.
+    if run.superseded and rule.overlap_policy is OverlapPolicy.ALLOW:
+        code, text = (
+            ReasonCode.SCHEDULE_MISSED,
+            "the run was late at dispatch, and a later one takes its place",
+        )
+    return Ruling(
+        workspace_id=facts.workspace_id,
+        autopilot_id=entry.autopilot_id,
+        trigger_id=entry.trigger_id,
+        agent_id=decision.agent_id,
+        squad_id=_squad_of(facts),
+        attribution=decision.attribution,
+        code=code,
+        reason=text[:TEXT_LIMIT] if text is not None else None,
+        assignee_type=rule.assignee_type,
+        assignee_id=rule.assignee_id,
+        project_id=facts.project_id,
+        issue_prefix=facts.issue_prefix,
+        followers=facts.subscribers,
     )
 
 
-def squad_of(facts: RuleFacts) -> SquadId | None:
-    """The squad the rule names, if it names one."""
-    rule = facts.rule
-    if rule.assignee_type is not AssigneeType.SQUAD or rule.assignee_id is None:
-        return None
-    return SquadId(rule.assignee_id)
-
-
-def write_texts(run: PendingRun, facts: RuleFacts) -> Texts:
+def write_texts(entry: Claimed, run: PendingRun, facts: RuleFacts, trigger: RunTrigger | None) -> Texts:
     """Title and body, or prompt, from the rule version that was active at admission."""
     rule, delivery = facts.rule, run.delivery
     received_at = delivery.received_at if delivery is not None else None
-    zone = _timezone(run, facts)
+    zone = _timezone(facts, trigger)
     event, payload = _event(run)
     about = RunFacts(
-        autopilot_id=str(run.autopilot_id),
+        autopilot_id=str(entry.autopilot_id),
         run_id=str(run.id),
         rule_title=rule.title,
         runbook=rule.description,
@@ -65,8 +88,8 @@ def write_texts(run: PendingRun, facts: RuleFacts) -> Texts:
         admitted_at=run.created_at,
         planned_at=run.planned_at,
         received_at=received_at,
-        trigger_label=run.trigger.label if run.trigger is not None else None,
-        trigger_kind=run.trigger.kind if run.trigger is not None else None,
+        trigger_label=trigger.label if trigger is not None else None,
+        trigger_kind=trigger.kind if trigger is not None else None,
         tz_name=zone,
         event=event,
         payload=payload,
@@ -112,22 +135,30 @@ def _exhausted(entry: Claimed, attempts: int, error: str, text: str) -> RunEnd:
     )
 
 
-def _snapshot(run: PendingRun, facts: RuleFacts) -> Snapshot:
-    rule, trigger = facts.rule, run.trigger
+def _squad_of(facts: RuleFacts) -> SquadId | None:
+    """The squad the rule names, if it names one."""
+    rule = facts.rule
+    if rule.assignee_type is not AssigneeType.SQUAD or rule.assignee_id is None:
+        return None
+    return SquadId(rule.assignee_id)
+
+
+def _snapshot(entry: Claimed, run: PendingRun, facts: RuleFacts, trigger: RunTrigger | None) -> Snapshot:
+    rule = facts.rule
     return Snapshot(
-        workspace_id=run.workspace_id,
-        autopilot_id=run.autopilot_id,
+        workspace_id=facts.workspace_id,
+        autopilot_id=entry.autopilot_id,
         autopilot_rev=0,
         autopilot_status=AutopilotStatus.ACTIVE,
         execution_mode=run.execution_mode,
         overlap_policy=rule.overlap_policy,
         assignee_type=rule.assignee_type,
-        squad_id=squad_of(facts),
+        squad_id=_squad_of(facts),
         executor=facts.executor,
         creator_id=facts.creator_id,
         rule_owner=facts.rule_owner,
         attribution_policy=facts.attribution_policy,
-        rule_version=run.rule_version,
+        rule_version=0,
         rule_version_id=run.rule_version_id,
         trigger=TriggerFacts(trigger_id=trigger.id, enabled=True, publisher=trigger.publisher)
         if trigger is not None
@@ -135,14 +166,14 @@ def _snapshot(run: PendingRun, facts: RuleFacts) -> Snapshot:
     )
 
 
-def _timezone(run: PendingRun, facts: RuleFacts) -> str | None:
+def _timezone(facts: RuleFacts, trigger: RunTrigger | None) -> str | None:
     """The zone the trigger had at admission: from the rule version, else from the trigger as it is."""
-    if run.trigger is None:
+    if trigger is None:
         return None
-    for trigger in facts.rule.triggers:
-        if trigger.id == run.trigger.id:
-            return trigger.timezone
-    return run.trigger.timezone
+    for known in facts.rule.triggers:
+        if known.id == trigger.id:
+            return known.timezone
+    return trigger.timezone
 
 
 def _event(run: PendingRun) -> tuple[str | None, object]:

@@ -1,129 +1,124 @@
-"""What a run that starts makes: an issue with its first task and followers, or a bare task (S3.1, S3.2)."""
+"""A claimed batch read and judged: a ruling for what its runs have in common, and what each of them makes (S3.1, S3.2)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from autopilot.dispatcher.plan import Texts, squad_of
-from autopilot.domain.admission import Decision
-from autopilot.domain.ids import IssueId, ProjectId, RuntimeId, TaskId, WorkspaceId
-from autopilot.domain.prompts import issue_task_prompt
+from autopilot.dispatcher.plan import rule_on, write_texts
+from autopilot.domain.ids import AutopilotId, IssueId, ProjectId, RuleVersionId, RuntimeId, TaskId, TriggerId
+from autopilot.domain.prompts import as_code
+from autopilot.kit import log
+from autopilot.kit.faults import describe_error, place_of
 from autopilot.kit.ids import uuid7
-from autopilot.storage.dispatch import NewIssue, NewSubscription, NewTask, PendingRun, RuleFacts
+from autopilot.storage.dispatch import Ruling, Work
+from autopilot.storage.pending import Claim, PendingRun, RuleFacts, RunTrigger
 from autopilot.storage.queue import Claimed
-from autopilot.storage.run_transitions import RunStart
 
-ISSUE_TASK_ATTEMPTS = 3
-BARE_TASK_EXPIRES_S = 2 * 3600.0
+MAX_FAN_OUT = 5000
 
-
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """A run about to leave pending; `texts` is None for one that is skipped."""
-
-    entry: Claimed
-    run: PendingRun
-    facts: RuleFacts
-    decision: Decision
-    texts: Texts | None
+_logger = log.get_logger()
 
 
-class Work:
-    """One admitted run with the ids of what it makes; the issue's number comes later, under the last lock."""
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """Claimed entries with the facts they are judged by."""
 
-    def __init__(self, plan: Plan, projects: Collection[ProjectId]) -> None:
-        """`projects` are those that still exist: an issue of a deleted one has none (S4.7)."""
-        decision, executor, rule = plan.decision, plan.facts.executor, plan.facts.rule
-        assert plan.texts is not None
-        assert decision.agent_id is not None
-        assert decision.attribution is not None
-        assert executor.runtime_id is not None
-        assert rule.assignee_type is not None
-        assert rule.assignee_id is not None
-        self._run = plan.run
-        self._facts = plan.facts
-        self._attempts = plan.entry.attempts + 1
-        self._text = plan.texts.text
-        self._title = plan.texts.title or ""
-        self._attribution = decision.attribution
-        self._agent_id = decision.agent_id
-        self._assignee = (rule.assignee_type, rule.assignee_id)
-        self._project_id = plan.facts.project_id if plan.facts.project_id in projects else None
-        self.runtime_id: RuntimeId = executor.runtime_id
-        self.task_id = TaskId(uuid7())
-        self.issue_id = IssueId(uuid7()) if plan.texts.title is not None else None
+    entries: Sequence[tuple[Claimed, PendingRun | None]]
+    rules: Mapping[RuleVersionId, RuleFacts]
+    triggers: Mapping[TriggerId, RunTrigger]
 
-    @property
-    def workspace_id(self) -> WorkspaceId:
-        return self._run.workspace_id
+    @classmethod
+    def of(cls, claim: Claim) -> Batch:
+        return cls(entries=claim.entries, rules=claim.rules, triggers=claim.triggers)
 
-    def start(self) -> RunStart:
-        """The run's own transition."""
-        return RunStart(
-            run_id=self._run.id,
-            task_id=self.task_id,
-            issue_id=self.issue_id,
-            agent_id=self._agent_id,
-            squad_id=squad_of(self._facts),
-            attribution=self._attribution,
-            attempts=self._attempts,
-        )
+    def only(self, entries: Sequence[tuple[Claimed, PendingRun | None]]) -> Batch:
+        """Some of the entries, with the same facts."""
+        return Batch(entries=entries, rules=self.rules, triggers=self.triggers)
 
-    def issue(self, number: int) -> NewIssue:
-        """The issue, assigned to the rule's assignee (a squad stays one), created by who executes."""
-        assert self.issue_id is not None
-        assignee_type, assignee_id = self._assignee
-        return NewIssue(
-            id=self.issue_id,
-            workspace_id=self._run.workspace_id,
-            number=number,
-            title=self._title,
-            body=self._text,
-            assignee_type=assignee_type,
-            assignee_id=assignee_id,
-            creator_id=self._agent_id,
-            project_id=self._project_id,
-            autopilot_id=self._run.autopilot_id,
-            run_id=self._run.id,
-        )
+    def halves(self) -> list[Batch]:
+        middle = len(self.entries) // 2
+        return [self.only(self.entries[:middle]), self.only(self.entries[middle:])]
 
-    def subscriptions(self, number: int) -> Iterator[NewSubscription]:
-        """The rule's subscribers, each with the line in their inbox."""
-        assert self.issue_id is not None
-        for user_id in self._facts.subscribers:
-            yield NewSubscription(
-                item_id=uuid7(),
-                workspace_id=self._run.workspace_id,
-                issue_id=self.issue_id,
-                user_id=user_id,
-                autopilot_id=self._run.autopilot_id,
-                run_id=self._run.id,
-                title=f"{self._key(number)} {self._title}",
-            )
 
-    def issue_task(self, number: int) -> NewTask:
-        """The issue's first task, which waits for its runtime for ever."""
-        prompt = issue_task_prompt(issue_key=self._key(number), title=self._title, body=self._text)
-        return self._task(prompt, max_attempts=ISSUE_TASK_ATTEMPTS, expires_in_s=None)
+class Job(msgspec.Struct, kw_only=True):
+    """What one transaction is to write. `failures` are entries whose texts could not be written, with the error to show.
 
-    def bare_task(self) -> NewTask:
-        """The task of a run without an issue, which nobody need claim after two hours."""
-        return self._task(self._text, max_attempts=1, expires_in_s=BARE_TASK_EXPIRES_S)
+    `left` did not fit and comes next. `projects`, `ending` (rules of runs that are skipped) are to be locked first.
+    """
 
-    def _key(self, number: int) -> str:
-        return f"{self._facts.issue_prefix}-{number}"
+    rulings: list[Ruling] = msgspec.field(default_factory=list)
+    works: list[Work] = msgspec.field(default_factory=list)
+    projects: set[ProjectId] = msgspec.field(default_factory=set)
+    ending: set[AutopilotId] = msgspec.field(default_factory=set)
+    runtimes: set[RuntimeId] = msgspec.field(default_factory=set)
+    failures: list[tuple[Claimed, str]] = msgspec.field(default_factory=list)
+    left: list[tuple[Claimed, PendingRun | None]] = msgspec.field(default_factory=list)
 
-    def _task(self, prompt: str, *, max_attempts: int, expires_in_s: float | None) -> NewTask:
-        return NewTask(
-            id=self.task_id,
-            workspace_id=self._run.workspace_id,
-            agent_id=self._agent_id,
-            issue_id=self.issue_id,
-            run_id=self._run.id,
-            autopilot_id=self._run.autopilot_id,
-            accountable_id=self._attribution.accountable,
-            prompt=prompt,
-            max_attempts=max_attempts,
-            expires_in_s=expires_in_s,
-        )
+
+def plan_batch(batch: Batch) -> Job:
+    """Judge each kind of run once, write each run's texts, and stop where too many people would be told at once."""
+    job = Job()
+    known: dict[object, int] = {}
+    orphans: list[str] = []
+    fan_out = 0
+    for entry, run in batch.entries:
+        if run is None:
+            orphans.append(str(entry.run_id))
+            job.works.append(Work(entry.seq, entry.run_id, entry.attempts))
+            continue
+        facts = batch.rules[run.rule_version_id]
+        trigger = batch.triggers[entry.trigger_id] if entry.trigger_id is not None else None
+        key = (run.rule_version_id, run.source, entry.trigger_id, run.originator_id, run.superseded)
+        place = known.get(key)
+        if place is None:
+            place = known[key] = len(job.rulings)
+            job.rulings.append(rule_on(entry, run, facts, trigger))
+            _note_locks(job, job.rulings[place], facts)
+        fan_out += len(facts.subscribers)
+        if fan_out > MAX_FAN_OUT and job.works:
+            job.left.append((entry, run))
+            continue
+        ruling = job.rulings[place]
+        if ruling.code is not None:
+            job.works.append(Work(entry.seq, run.id, entry.attempts + 1, place))
+            continue
+        try:
+            job.works.append(_work_of(entry, run, facts, trigger, place))
+        except Exception as error:  # noqa: BLE001 - per-item isolation: one unreadable run must not harm its batch
+            _logger.warning("run_texts_failed", run_id=str(run.id), where=place_of(error))
+            job.failures.append((entry, describe_error(error)))
+    if orphans:
+        _logger.error("queue_entry_without_pending_run", run_ids=orphans)
+    return job
+
+
+def _note_locks(job: Job, ruling: Ruling, facts: RuleFacts) -> None:
+    if ruling.code is not None:
+        job.ending.add(ruling.autopilot_id)
+        return
+    if ruling.project_id is not None:
+        job.projects.add(ruling.project_id)
+    if facts.executor.runtime_id is not None:
+        job.runtimes.add(facts.executor.runtime_id)
+
+
+def _work_of(
+    entry: Claimed, run: PendingRun, facts: RuleFacts, trigger: RunTrigger | None, place: int
+) -> Work:
+    texts = write_texts(entry, run, facts, trigger)
+    title = texts.title
+    if title is None:
+        return Work(entry.seq, run.id, entry.attempts + 1, place, TaskId(uuid7()), None, texts.text)
+    return Work(
+        entry.seq,
+        run.id,
+        entry.attempts + 1,
+        place,
+        TaskId(uuid7()),
+        IssueId(uuid7()),
+        texts.text,
+        title,
+        as_code(title),
+        [uuid7() for _ in facts.subscribers],
+    )

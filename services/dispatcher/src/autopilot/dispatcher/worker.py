@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -11,17 +11,20 @@ from typing import Self
 from autopilot.bus.connection import Bus
 from autopilot.bus.subjects import wake_runtime
 from autopilot.dispatcher.config import DispatcherConfig
-from autopilot.dispatcher.dispatch import Done, dispatch_entries, settle_failures
+from autopilot.dispatcher.dispatch import Done, dispatch_job, settle_failures
+from autopilot.dispatcher.pacing import Flood, paced
 from autopilot.dispatcher.plan import judge_claims, judge_failure
+from autopilot.dispatcher.work import Batch, plan_batch
 from autopilot.domain.errors import InfrastructureError
 from autopilot.domain.ids import LeaseToken
 from autopilot.kit import log, metrics, points
 from autopilot.kit.clock import Clock, SystemClock
 from autopilot.kit.faults import describe_error, place_of
 from autopilot.kit.ids import random_token
-from autopilot.storage import queue
+from autopilot.storage import pending, queue
 from autopilot.storage.database import Database
 from autopilot.storage.errors import Contention
+from autopilot.storage.pending import END_OF_QUEUE, Claim
 from autopilot.storage.queue import Claimed, Retry
 from autopilot.storage.run_transitions import RunEnd
 
@@ -30,23 +33,40 @@ _dispatched = metrics.counter(
     "runs_dispatched_total", "Runs that left the queue, by what became of them", ["outcome"]
 )
 _skipped = metrics.counter("dispatch_skips_total", "Runs skipped at dispatch, by reason", ["reason"])
-_claims = metrics.counter("dispatch_claims_total", "Queue entries claimed")
+_claims = metrics.counter(
+    "dispatch_claims_total", "Queue entries claimed, by failed attempts before", ["attempts"]
+)
 _again = metrics.counter(
     "dispatch_reclaims_total", "Claims of entries whose earlier claim ended without an outcome"
 )
 _splits = metrics.counter("dispatch_splits_total", "Batches that failed and were halved")
-_attempts = metrics.histogram(
-    "dispatch_attempts", "Failed attempts of a run when it is claimed", buckets=(0, 1, 2, 3, 4)
-)
 _sizes = metrics.histogram("dispatch_batch_runs", "Runs in a batch", buckets=metrics.COUNTS)
 
 _CURSOR_FOR_S = 1.0
+_LOOK_AHEAD = 100_000
+
+
+class BatchSize:
+    """How many runs to claim at once: halved after a batch that took long, doubled after a full one that did not (S10.5)."""
+
+    def __init__(self, most: int, *, slow_s: float = 1.0) -> None:
+        self._most = most
+        self._slow_s = slow_s
+        self.now = most
+
+    def note(self, runs: int, seconds: float) -> None:
+        """A batch of so many runs took so long."""
+        if seconds > self._slow_s:
+            self.now = max(1, min(self.now, runs) // 2)
+        elif runs >= self.now and seconds < self._slow_s / 4:
+            self.now = min(self._most, self.now * 2)
 
 
 class Worker:
-    """One loop's state: the cursor, and the batch in hand, which outlives an outage of the database under its lease.
+    """One loop's state: the cursor, and the batch in hand.
 
-    `tell` is called after each commit that changed a run. Leaving the context gives back what is still in hand.
+    `tell` is called after each commit that changed a run. What is left in hand, by trouble of the database or by
+    leaving the context, is given back; where that fails, the lease runs out.
     """
 
     def __init__(
@@ -56,15 +76,18 @@ class Worker:
         config: DispatcherConfig,
         *,
         tell: Callable[[], None],
+        flood: Flood | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._database = database
         self._bus = bus
         self._config = config
         self._tell = tell
+        self._flood = flood or Flood(database, config)
         self._clock = clock or SystemClock()
         self._token = LeaseToken(random_token())
-        self._parts: deque[list[Claimed]] = deque()
+        self._batches: deque[Batch] = deque()
+        self._size = BatchSize(config.dispatch_batch_size)
         self._cursor = 0
         self._cursor_since = self._clock.monotonic()
 
@@ -74,83 +97,100 @@ class Worker:
     async def __aexit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        seqs = [entry.seq for part in self._parts for entry in part]
-        if not seqs:
-            return
         with suppress(InfrastructureError):  # then the lease runs out by itself
-            async with self._database.connection() as conn:
-                await queue.give_back(conn, seqs, self._token)
-            _logger.info("leases_given_back", entries=len(seqs))
+            await self._give_back()
 
     async def step(self) -> bool:
-        """Dispatch one batch; whether there was one. An infrastructure error keeps the rest of it for the next step."""
-        if not self._parts:
-            await self._claim()
-        found = bool(self._parts)
-        while self._parts:
-            part = self._parts[0]
-            replacement = await self._work(part)
-            self._parts.popleft()
-            self._parts.extendleft(reversed(replacement))
-        return found
+        """Dispatch one batch; whether there was one. Trouble of the database leaves the rest of it to the next step."""
+        await self._give_back()
+        began = self._clock.monotonic()
+        claim = await self._claim()
+        if not claim.entries:
+            return False
+        self._batches.append(Batch.of(claim))
+        await points.hit("dispatcher.after_claim")
+        while self._batches:
+            parts = await self._work(self._batches[0])
+            self._batches.popleft()
+            self._batches.extendleft(reversed(parts))
+        self._size.note(len(claim.entries), self._clock.monotonic() - began)
+        return True
 
-    async def _claim(self) -> None:
+    async def _give_back(self) -> None:
+        """Free what an earlier step left in hand: who claims it next, this loop too, judges it by facts of that time."""
+        seqs = [entry.seq for batch in self._batches for entry, _ in batch.entries]
+        if not seqs:
+            return
+        async with self._database.connection() as conn:
+            await queue.give_back(conn, seqs, self._token)
+        self._batches.clear()
+        self._cursor = 0
+        _logger.info("leases_given_back", entries=len(seqs))
+
+    async def _claim(self) -> Claim:
+        """The next batch, from the cursor on, else from the front, where what was put back lies."""
         now = self._clock.monotonic()
         if now - self._cursor_since > _CURSOR_FOR_S:
             self._cursor, self._cursor_since = 0, now
-        behind = self._cursor > 0
-        entries = await self._claim_from_cursor()
-        if not entries and behind:  # what came back behind the cursor
-            entries = await self._claim_from_cursor()
-        if not entries:
-            return
-        _claims.inc(len(entries))
-        _sizes.observe(len(entries))
-        for entry in entries:
-            _attempts.observe(entry.attempts)
-            if entry.lost_claims > 0:
-                _again.inc()
-        self._parts.append(entries)
-        await points.hit("dispatcher.after_claim")
+        while True:
+            start = self._cursor
+            claim = await self._claim_from(start)
+            if claim.entries or (claim.next_seq is None and start == 0 and self._cursor == 0):
+                self._count(claim)
+                return claim
 
-    async def _claim_from_cursor(self) -> list[Claimed]:
+    async def _claim_from(self, start: int) -> Claim:
         self._token = LeaseToken(random_token())
-        limit = self._config.dispatch_batch_size
+        passing = self._flood.noisy
+        end = END_OF_QUEUE
         async with self._database.connection() as conn:
-            entries = await queue.claim(
+            if passing:  # what is passed over is not looked through to its end
+                end = await pending.look_ahead(conn, start, _LOOK_AHEAD)
+            claim = await pending.claim(
                 conn,
-                limit=limit,
+                token=self._token,
+                limit=self._size.now,
                 max_bytes=self._config.dispatch_batch_bytes,
                 lease_s=self._config.dispatch_lease_s,
-                cursor=self._cursor,
-                token=self._token,
+                pace_per_min=self._config.dispatch_pace_per_min,
+                start=start,
+                end=end,
+                passing=passing,
             )
-        # Only a full claim says that nothing before its end is free.
-        self._cursor = entries[-1].seq + 1 if len(entries) == limit else 0
-        return entries
+        if claim.next_seq is not None:
+            self._cursor = claim.next_seq
+        else:
+            self._cursor = end if end != END_OF_QUEUE and not claim.entries else 0
+        if claim.deferred * 2 > self._size.now:
+            self._flood.note(claim.noisy)
+        return claim
 
-    async def _work(self, entries: list[Claimed]) -> list[list[Claimed]]:
+    def _count(self, claim: Claim) -> None:
+        for attempts, entries in Counter(entry.attempts for entry, _ in claim.entries).items():
+            _claims.labels(str(attempts)).inc(entries)
+        _again.inc(sum(1 for entry, _ in claim.entries if entry.lost_claims > 0))
+        if claim.entries:
+            _sizes.observe(len(claim.entries))
+        paced.inc(claim.deferred)
+
+    async def _work(self, batch: Batch) -> list[Batch]:
         """Dispatch entries in one transaction; what is still to be done afterwards, in parts."""
-        exhausted = [(entry, end) for entry in entries if (end := judge_claims(entry)) is not None]
+        exhausted = [(entry, end) for entry, _ in batch.entries if (end := judge_claims(entry)) is not None]
         if exhausted:
             await self._settle(exhausted)
-            return (
-                [[entry for entry in entries if judge_claims(entry) is None]]
-                if len(exhausted) < len(entries)
-                else []
-            )
+            rest = [each for each in batch.entries if judge_claims(each[0]) is None]
+            return [batch.only(rest)] if rest else []
         try:
-            done = await self._database.transact(
-                lambda conn: dispatch_entries(conn, self._token, entries), tries=2
-            )
+            job = plan_batch(batch)
+            done = await dispatch_job(self._database, self._token, job)
         except Contention as error:
-            return self._split(entries, error)
+            return self._split(batch, error)
         except InfrastructureError:
             raise
         except Exception as error:  # noqa: BLE001 - per-item isolation: a batch is halved until the poisonous run stands alone
-            if len(entries) > 1:
-                return self._split(entries, error)
-            entry = entries[0]
+            if len(batch.entries) > 1:
+                return self._split(batch, error)
+            entry, _ = batch.entries[0]
             _logger.warning(
                 "run_dispatch_failed",
                 run_id=str(entry.run_id),
@@ -160,19 +200,22 @@ class Worker:
             await self._settle([(entry, judge_failure(entry, describe_error(error)))])
             return []
         await self._after_commit(done)
-        if done.failures:
-            await self._settle([(entry, judge_failure(entry, error)) for entry, error in done.failures])
-        return [done.left] if done.left else []
+        for runtime_id in job.runtimes:
+            self._bus.wake(wake_runtime(runtime_id))
+        if job.failures:
+            await self._settle([(entry, judge_failure(entry, error)) for entry, error in job.failures])
+        return [batch.only(job.left)] if job.left else []
 
-    def _split(self, entries: list[Claimed], error: Exception) -> list[list[Claimed]]:
-        if len(entries) == 1:
+    def _split(self, batch: Batch, error: Exception) -> list[Batch]:
+        if len(batch.entries) == 1:
             # Contention costs no attempt, but the claim counts; the entry is free again when its lease runs out.
-            _logger.warning("run_dispatch_contended", run_id=str(entries[0].run_id), reason=str(error))
+            _logger.warning(
+                "run_dispatch_contended", run_id=str(batch.entries[0][0].run_id), reason=str(error)
+            )
             return []
         _splits.inc()
-        _logger.warning("batch_split", runs=len(entries), where=place_of(error))
-        middle = len(entries) // 2
-        return [entries[:middle], entries[middle:]]
+        _logger.warning("batch_split", runs=len(batch.entries), where=place_of(error))
+        return batch.halves()
 
     async def _settle(self, failed: Sequence[tuple[Claimed, Retry | RunEnd]]) -> None:
         done = await self._database.transact(lambda conn: settle_failures(conn, self._token, failed))
@@ -184,6 +227,4 @@ class Worker:
             _dispatched.labels(outcome).inc(count)
         for code, count in done.skips.items():
             _skipped.labels(code.value).inc(count)
-        for runtime_id in done.runtimes:
-            self._bus.wake(wake_runtime(runtime_id))
         self._tell()

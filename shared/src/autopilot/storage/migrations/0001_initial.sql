@@ -316,12 +316,32 @@ CREATE TABLE trigger_activity (
     CONSTRAINT trigger_activity_pk PRIMARY KEY (trigger_id)
 ) WITH (fillfactor = 50);
 
--- Times already granted to a trigger's webhook runs within the sliding minute, future ones included.
+-- The times given to a trigger's webhook runs, future ones included: the newest that can still hold a later one back (S10.3).
 CREATE TABLE trigger_pace (
     trigger_id uuid NOT NULL,
+    pace_per_min integer NOT NULL,
     granted_at timestamptz[] NOT NULL DEFAULT '{}',
-    CONSTRAINT trigger_pace_pk PRIMARY KEY (trigger_id)
-) WITH (fillfactor = 50);
+    CONSTRAINT trigger_pace_pk PRIMARY KEY (trigger_id),
+    CONSTRAINT trigger_pace_range CHECK (pace_per_min BETWEEN 1 AND 6000)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
+
+-- So many further times beside those granted, at most `pace` of all in any minute and each as early as that allows. Answers what to keep:
+-- the last `asked` elements are the new ones, in order. Called under the row's lock, so it reads the clock itself.
+CREATE FUNCTION pace_slots(granted timestamptz[], pace integer, asked integer) RETURNS timestamptz[] LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    instant timestamptz := clock_timestamp();
+    slots timestamptz[];
+    held integer;
+BEGIN
+    SELECT coalesce(array_agg(recent.g ORDER BY recent.g), '{}')
+      INTO slots
+      FROM (SELECT g FROM unnest(granted) AS g WHERE g > instant - interval '1 minute' ORDER BY g DESC LIMIT pace) recent;
+    held := cardinality(slots);
+    FOR place IN held + 1 .. held + asked LOOP
+        slots[place] := CASE WHEN place > pace THEN greatest(instant, slots[place - pace] + interval '1 minute') ELSE instant END;
+    END LOOP;
+    RETURN slots[greatest(1, held + asked - greatest(pace, asked) + 1):];
+END $$;
 
 CREATE TABLE autopilot_rule_version (
     id uuid NOT NULL,
@@ -461,6 +481,7 @@ CREATE INDEX autopilot_run_ended_idx ON autopilot_run (completed_at) WHERE compl
 CREATE INDEX autopilot_run_health_idx ON autopilot_run (autopilot_id, outcome, completed_at) WHERE completed_at IS NOT NULL AND source <> 'manual';
 
 -- Slim, keyed by its own sequence, deleted on finish; the lease columns carry no index so that a claim is a HOT update.
+-- paced: the entry has its time within its trigger's pace, and is not asked for it again.
 CREATE TABLE dispatch_queue (
     seq bigint GENERATED ALWAYS AS IDENTITY,
     run_id uuid,
@@ -473,6 +494,7 @@ CREATE TABLE dispatch_queue (
     lease_token uuid,
     lease_until timestamptz,
     last_error text,
+    paced boolean NOT NULL DEFAULT false,
     enqueued_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT dispatch_queue_pk PRIMARY KEY (seq),
     CONSTRAINT dispatch_queue_one_subject CHECK (num_nonnulls(run_id, delivery_id) = 1),

@@ -1,81 +1,102 @@
--- name: load_runs
--- What dispatch needs to know of each pending run itself: its trigger as it is now, and the event that a webhook brought.
-SELECT r.id, r.workspace_id, r.autopilot_id, r.source, r.execution_mode, r.rule_version_id, r.rule_version, r.planned_at,
-       r.created_at, r.originator_id, r.event, r.payload,
-       t.id AS trigger_id, t.kind AS trigger_kind, t.label AS trigger_label, t.timezone AS trigger_timezone,
-       t.published_by AS trigger_publisher_id,
-       EXISTS (SELECT 1 FROM member m WHERE m.workspace_id = r.workspace_id AND m.user_id = t.published_by) AS trigger_publisher_present,
-       d.id AS delivery_id, d.provider, d.event AS delivery_event, d.content_type, d.received_at, b.body, b.raw_size
-  FROM unnest($1::uuid[]) AS k (id)
-  JOIN autopilot_run r ON r.id = k.id AND r.status = 'pending'
-  LEFT JOIN autopilot_trigger t ON t.id = r.trigger_id AND t.workspace_id = r.workspace_id
-  LEFT JOIN webhook_delivery d ON d.id = r.webhook_delivery_id
-  LEFT JOIN webhook_body b ON b.delivery_id = d.id;
-
--- name: load_rules
--- What was fixed at admission, by rule version, with what is looked at anew (S3.7): who would execute now, who may answer, the project, the
--- subscribers.
-SELECT v.id AS rule_version_id, v.rule, a.creator_id, a.rule_owner_id, a.project_id, w.attribution_policy, w.issue_prefix,
-       EXISTS (SELECT 1 FROM member m WHERE m.workspace_id = a.workspace_id AND m.user_id = a.rule_owner_id) AS rule_owner_present,
-       ARRAY(SELECT s.user_id FROM autopilot_subscriber s WHERE s.autopilot_id = a.id ORDER BY s.user_id) AS subscribers,
-       x.squad_archived, x.agent_id, x.agent_archived, x.agent_owner_id, x.agent_owner_present, x.agent_visibility,
-       x.creator_has_share, x.runtime_id, x.runtime_seen_at, x.runtime_usable, x.runtime_detail, x.runtime_repair_hint,
-       clock_timestamp() AS read_at
-  FROM unnest($1::uuid[]) AS k (id)
-  JOIN autopilot_rule_version v ON v.id = k.id
-  JOIN autopilot a ON a.id = v.autopilot_id
-  JOIN workspace w ON w.id = a.workspace_id
- CROSS JOIN LATERAL executor_facts(
-       a.workspace_id, v.rule ->> 'assignee_type',
-       CASE v.rule ->> 'assignee_type' WHEN 'agent' THEN (v.rule ->> 'assignee_id')::uuid END,
-       CASE v.rule ->> 'assignee_type' WHEN 'squad' THEN (v.rule ->> 'assignee_id')::uuid END,
-       a.creator_id) x;
-
--- name: load_shares
--- Which of these (agent, person) pairs are shared with the person (S4.4).
-SELECT s.agent_id, s.user_id
-  FROM unnest($1::uuid[], $2::uuid[]) AS k (agent_id, user_id)
-  JOIN agent_share s ON s.agent_id = k.agent_id AND s.user_id = k.user_id;
-
 -- name: lock_projects
 -- Level 1 of the lock order: the projects that still exist, kept until the issues in them are committed.
 SELECT id FROM project WHERE id = ANY($1::uuid[]) ORDER BY id FOR KEY SHARE;
 
--- name: take_issue_numbers
--- The last lock of a dispatch: so many numbers for each workspace; answers the highest.
-INSERT INTO workspace_counter (workspace_id, last_issue_number)
-SELECT g.workspace_id, g.wanted FROM unnest($1::uuid[], $2::bigint[]) AS g (workspace_id, wanted)
- ORDER BY g.workspace_id
-    ON CONFLICT (workspace_id) DO UPDATE
-   SET last_issue_number = workspace_counter.last_issue_number + excluded.last_issue_number
-RETURNING workspace_id, last_issue_number;
-
--- name: insert_issues
--- The issues of a batch.
-INSERT INTO issue (id, workspace_id, number, title, body, status, assignee_type, assignee_id, creator_type, creator_id, project_id,
-       origin_autopilot_id, origin_run_id)
-SELECT g.id, g.workspace_id, g.number, g.title, g.body, 'todo', g.assignee_type, g.assignee_id, 'agent', g.creator_id, g.project_id,
-       g.autopilot_id, g.run_id
-  FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::uuid[], $8::uuid[], $9::uuid[],
-              $10::uuid[], $11::uuid[])
-    AS g (id, workspace_id, number, title, body, assignee_type, assignee_id, creator_id, project_id, autopilot_id, run_id);
-
--- name: insert_subscribers
--- The rule's subscribers follow the issue and are told in their inbox (S3.1).
-WITH given AS (
-    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::uuid[], $6::uuid[], $7::text[])
-        AS g (item_id, workspace_id, issue_id, user_id, autopilot_id, run_id, title)
+-- name: dispatch
+-- Everything that a batch of claimed runs becomes, in one statement. $2 to $11 have an element for each run, $12 to $26 for each ruling,
+-- which $4 points at: what is the same for all runs of one rule, source and trigger. A ruling with a reason skips its runs.
+-- Entries that the lease $1 no longer holds fall out in the first step, and with them all that would follow. The others go down the lock
+-- order step by step: entries, runs, deliveries, the triggers' last times, and the numbers of the issues as the last lock, for which the
+-- conditions with count(*) wait; then come inserts alone.
+WITH given AS MATERIALIZED (
+    SELECT g.seq, g.run_id, g.task_id, g.issue_id, g.title, g.told_title, g.text, g.attempts, g.place, g.first_item,
+           ($12::uuid[])[g.ruling] AS workspace_id, ($13::uuid[])[g.ruling] AS autopilot_id, ($14::uuid[])[g.ruling] AS trigger_id,
+           ($15::uuid[])[g.ruling] AS agent_id, ($16::uuid[])[g.ruling] AS squad_id, ($17::uuid[])[g.ruling] AS accountable_id,
+           ($18::text[])[g.ruling] AS attribution_source, ($19::text[])[g.ruling] AS reason_code, ($20::text[])[g.ruling] AS reason,
+           ($21::text[])[g.ruling] AS assignee_type, ($22::uuid[])[g.ruling] AS assignee_id, ($23::uuid[])[g.ruling] AS project_id,
+           ($24::text[])[g.ruling] AS issue_prefix, ($25::int[])[g.ruling] AS first_follower, ($26::int[])[g.ruling] AS followers
+      FROM unnest($2::bigint[], $3::uuid[], $4::int[], $5::uuid[], $6::uuid[], $7::text[], $8::text[], $9::text[], $10::int[], $11::int[])
+           WITH ORDINALITY AS g (seq, run_id, ruling, task_id, issue_id, title, told_title, text, attempts, first_item, place)
+), gone AS (
+    DELETE FROM dispatch_queue q USING given g WHERE q.seq = g.seq AND q.lease_token = $1
+ RETURNING g.*
+), moved AS (
+    UPDATE autopilot_run r
+       SET status = CASE WHEN o.reason_code IS NOT NULL THEN 'skipped' WHEN o.issue_id IS NULL THEN 'running' ELSE 'issue_created' END,
+           issue_id = o.issue_id, task_id = o.task_id, squad_id = coalesce(o.squad_id, r.squad_id), agent_id = coalesce(o.agent_id, r.agent_id),
+           accountable_id = coalesce(o.accountable_id, r.accountable_id),
+           attribution_source = CASE WHEN o.accountable_id IS NULL THEN r.attribution_source ELSE o.attribution_source END,
+           reason_code = o.reason_code, failure_reason = o.reason, dispatch_attempts = o.attempts,
+           started_at = CASE WHEN o.reason_code IS NULL THEN greatest(clock_timestamp(), r.created_at) END,
+           completed_at = CASE WHEN o.reason_code IS NOT NULL THEN greatest(clock_timestamp(), r.created_at) END
+      FROM gone o
+     WHERE r.id = o.run_id AND r.status = 'pending'
+ RETURNING o.*, r.webhook_delivery_id
+), held AS MATERIALIZED (
+    SELECT d.id, m.reason_code
+      FROM moved m
+      JOIN webhook_delivery d ON d.id = m.webhook_delivery_id
+     ORDER BY d.id
+       FOR NO KEY UPDATE OF d
+), settled AS (
+    UPDATE webhook_delivery d SET status = 'dispatched', reason_code = h.reason_code, error = NULL
+      FROM held h
+     WHERE d.id = h.id AND d.status = 'queued'
+), freed AS (
+    DELETE FROM webhook_dedupe s USING held h WHERE s.delivery_id = h.id AND h.reason_code IS NOT NULL
+), fired AS (
+    INSERT INTO trigger_activity AS a (trigger_id, last_fired_at)
+    SELECT m.trigger_id, clock_timestamp()
+      FROM moved m
+     WHERE m.trigger_id IS NOT NULL AND (SELECT count(*) FROM held) >= 0
+     GROUP BY m.trigger_id
+     ORDER BY m.trigger_id
+        ON CONFLICT (trigger_id) DO UPDATE SET last_fired_at = greatest(a.last_fired_at, excluded.last_fired_at)
+ RETURNING 1
+), counted AS (
+    INSERT INTO workspace_counter AS c (workspace_id, last_issue_number)
+    SELECT m.workspace_id, count(*)
+      FROM moved m
+     WHERE m.issue_id IS NOT NULL AND (SELECT count(*) FROM fired) >= 0
+     GROUP BY m.workspace_id
+     ORDER BY m.workspace_id
+        ON CONFLICT (workspace_id) DO UPDATE SET last_issue_number = c.last_issue_number + excluded.last_issue_number
+ RETURNING workspace_id, last_issue_number
+), made AS MATERIALIZED (
+    SELECT m.*, c.last_issue_number - count(*) OVER (PARTITION BY m.workspace_id) + row_number() OVER (PARTITION BY m.workspace_id ORDER BY m.place) AS number
+      FROM moved m
+      JOIN counted c ON c.workspace_id = m.workspace_id
+     WHERE m.issue_id IS NOT NULL
+), issues AS (
+    INSERT INTO issue (id, workspace_id, number, title, body, status, assignee_type, assignee_id, creator_type, creator_id, project_id,
+           origin_autopilot_id, origin_run_id)
+    SELECT n.issue_id, n.workspace_id, n.number, n.title, n.text, 'todo', n.assignee_type, n.assignee_id, 'agent', n.agent_id, n.project_id,
+           n.autopilot_id, n.run_id
+      FROM made n
+), issue_tasks AS (
+    INSERT INTO agent_task (id, workspace_id, agent_id, issue_id, run_id, autopilot_id, accountable_id, prompt, status, max_attempts)
+    SELECT n.task_id, n.workspace_id, n.agent_id, n.issue_id, n.run_id, n.autopilot_id, n.accountable_id,
+           $27 || n.issue_prefix || '-' || n.number || ': ' || n.told_title || $28 || n.text, 'queued', $29
+      FROM made n
+), bare_tasks AS (
+    INSERT INTO agent_task (id, workspace_id, agent_id, run_id, autopilot_id, accountable_id, prompt, status, max_attempts, expires_at)
+    SELECT m.task_id, m.workspace_id, m.agent_id, m.run_id, m.autopilot_id, m.accountable_id, m.text, 'queued', 1,
+           clock_timestamp() + $30 * interval '1 second'
+      FROM moved m
+     WHERE m.issue_id IS NULL AND m.task_id IS NOT NULL
+), told AS MATERIALIZED (
+    SELECT n.workspace_id, n.autopilot_id, n.run_id, n.issue_id, f.item_id, f.user_id, n.issue_prefix || '-' || n.number || ' ' || n.title AS title
+      FROM made n
+     CROSS JOIN LATERAL unnest(($31::uuid[])[n.first_item : n.first_item + n.followers - 1],
+                               ($32::uuid[])[n.first_follower : n.first_follower + n.followers - 1]) AS f (item_id, user_id)
 ), followed AS (
     INSERT INTO issue_subscriber (issue_id, user_id, workspace_id, reason)
-    SELECT g.issue_id, g.user_id, g.workspace_id, 'autopilot' FROM given g
+    SELECT t.issue_id, t.user_id, t.workspace_id, 'autopilot' FROM told t
+), inbox AS (
+    INSERT INTO inbox_item (id, workspace_id, user_id, kind, title, autopilot_id, run_id, issue_id)
+    SELECT t.item_id, t.workspace_id, t.user_id, 'issue_created', t.title, t.autopilot_id, t.run_id, t.issue_id FROM told t
 )
-INSERT INTO inbox_item (id, workspace_id, user_id, kind, title, autopilot_id, run_id, issue_id)
-SELECT g.item_id, g.workspace_id, g.user_id, 'issue_created', g.title, g.autopilot_id, g.run_id, g.issue_id FROM given g;
-
--- name: insert_tasks
--- The tasks of a batch: those of issues are tried three times, a bare one once and not after its expiry.
-INSERT INTO agent_task (id, workspace_id, agent_id, issue_id, run_id, autopilot_id, accountable_id, prompt, status, max_attempts, expires_at)
-SELECT g.id, g.workspace_id, g.agent_id, g.issue_id, g.run_id, g.autopilot_id, g.accountable_id, g.prompt, 'queued', g.max_attempts,
-       clock_timestamp() + g.expires_in_s * interval '1 second'
-  FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::uuid[], $6::uuid[], $7::uuid[], $8::text[], $9::int[], $10::float8[])
-    AS g (id, workspace_id, agent_id, issue_id, run_id, autopilot_id, accountable_id, prompt, max_attempts, expires_in_s);
+SELECT CASE WHEN m.reason_code IS NOT NULL THEN 'skipped' WHEN m.issue_id IS NULL THEN 'running' ELSE 'issue_created' END AS outcome,
+       m.reason_code, count(*) AS runs
+  FROM moved m
+ GROUP BY 1, 2;

@@ -1,26 +1,3 @@
--- name: claim
--- The oldest free entries of runs from a cursor on, leased in one statement that touches no index. An entry that was claimed three
--- times without an outcome comes alone: the claims of its neighbours are not spent on it.
-WITH picked AS MATERIALIZED (
-    SELECT q.seq, q.size, q.claims - q.attempts >= 3 AS suspect
-      FROM dispatch_queue q
-     WHERE q.seq >= $1 AND q.run_id IS NOT NULL AND (q.lease_until IS NULL OR q.lease_until < clock_timestamp())
-     ORDER BY q.seq
-     LIMIT $2
-       FOR UPDATE SKIP LOCKED
-), bounded AS (
-    SELECT p.seq, p.suspect, row_number() OVER w AS place, sum(p.size) OVER w AS bytes
-      FROM picked p
-    WINDOW w AS (ORDER BY p.suspect AND p.seq <> (SELECT min(f.seq) FROM picked f), p.seq)
-)
-UPDATE dispatch_queue q
-   SET lease_token = $4, lease_until = clock_timestamp() + $5 * interval '1 second', claims = q.claims + 1
-  FROM bounded b
- WHERE q.seq = b.seq
-   AND (b.place = 1
-        OR (NOT b.suspect AND b.bytes <= $3 AND NOT (SELECT f.suspect FROM bounded f WHERE f.place = 1)))
-RETURNING q.seq, q.run_id, q.autopilot_id, q.trigger_id, q.size, q.claims, q.attempts;
-
 -- name: lock_claimed
 -- Level 5 of the lock order: which of these entries are still held by this lease. A lease that ran out and that nobody took still counts.
 SELECT seq FROM dispatch_queue WHERE seq = ANY($1::bigint[]) AND lease_token = $2 ORDER BY seq FOR UPDATE;
@@ -52,8 +29,9 @@ SELECT 'retry', o.run_id, o.delivery_id, o.autopilot_id, o.trigger_id, o.size, o
   FROM gone o;
 
 -- name: move_due
--- Deferred entries whose time has come go back into the queue under a new number; a parked one never does. The statement's own time
--- bounds the scan of the index, as a clock that goes on while it runs cannot.
+-- Deferred entries whose time has come go back into the queue under a new number; a parked one never does. Whoever waited for a time within
+-- a trigger's pace has it now, and who is tried again had it before. The statement's own time bounds the scan of the index, as a clock that
+-- goes on while it runs cannot.
 WITH due AS MATERIALIZED (
     SELECT d.id FROM dispatch_deferred d
      WHERE d.available_at <= statement_timestamp() AND d.kind <> 'parked'
@@ -64,8 +42,8 @@ WITH due AS MATERIALIZED (
     DELETE FROM dispatch_deferred d USING due WHERE d.id = due.id
  RETURNING d.run_id, d.delivery_id, d.autopilot_id, d.trigger_id, d.size, d.claims, d.attempts, d.last_error, d.available_at
 )
-INSERT INTO dispatch_queue (run_id, delivery_id, autopilot_id, trigger_id, size, claims, attempts, last_error, enqueued_at)
-SELECT g.run_id, g.delivery_id, g.autopilot_id, g.trigger_id, g.size, g.claims, g.attempts, g.last_error, g.available_at
+INSERT INTO dispatch_queue (run_id, delivery_id, autopilot_id, trigger_id, size, claims, attempts, last_error, paced, enqueued_at)
+SELECT g.run_id, g.delivery_id, g.autopilot_id, g.trigger_id, g.size, g.claims, g.attempts, g.last_error, true, g.available_at
   FROM gone g
  ORDER BY g.available_at;
 
@@ -119,9 +97,22 @@ DELETE FROM dispatch_deferred
 RETURNING run_id, trigger_id;
 
 -- name: measure
--- How much waits, and how long the oldest entry that is due has waited.
-SELECT (SELECT count(*) FROM dispatch_queue) AS queued,
-       coalesce((SELECT extract(epoch FROM clock_timestamp() - min(enqueued_at)) FROM dispatch_queue), 0)::float8 AS oldest_s,
-       (SELECT count(*) FROM dispatch_deferred WHERE kind = 'retry') AS retrying,
-       (SELECT count(*) FROM dispatch_deferred WHERE kind = 'paced') AS paced,
-       (SELECT count(*) FROM dispatch_deferred WHERE kind = 'parked') AS parked;
+-- How much waits, and how long the first entries have. Counted up to $1; beyond it the queue by the range of its numbers, what is deferred
+-- by the planner's estimate, so that looking costs the same however much waits.
+WITH queue AS (
+    SELECT (SELECT count(*) FROM (SELECT 1 FROM dispatch_queue LIMIT $1) c) AS counted,
+           (SELECT max(q.seq) - min(q.seq) + 1 FROM dispatch_queue q) AS spanned,
+           (SELECT min(f.enqueued_at) FROM (SELECT q.enqueued_at FROM dispatch_queue q ORDER BY q.seq LIMIT 100) f) AS since
+), deferred AS (
+    SELECT count(*) AS counted, count(*) FILTER (WHERE s.kind = 'retry') AS retrying, count(*) FILTER (WHERE s.kind = 'paced') AS paced,
+           count(*) FILTER (WHERE s.kind = 'parked') AS parked
+      FROM (SELECT d.kind FROM dispatch_deferred d LIMIT $1) s
+), scale AS (
+    SELECT CASE WHEN d.counted < $1 THEN 1
+                ELSE greatest(1, (SELECT c.reltuples FROM pg_class c WHERE c.oid = 'dispatch_deferred'::regclass) / d.counted) END AS by
+      FROM deferred d
+)
+SELECT CASE WHEN q.counted < $1 THEN q.counted ELSE greatest(q.counted, q.spanned) END AS queued,
+       coalesce(extract(epoch FROM clock_timestamp() - q.since), 0)::float8 AS oldest_s,
+       (d.retrying * s.by)::bigint AS retrying, (d.paced * s.by)::bigint AS paced, (d.parked * s.by)::bigint AS parked
+  FROM queue q, deferred d, scale s;
