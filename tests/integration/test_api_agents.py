@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from uuid import UUID
 
@@ -274,6 +275,32 @@ async def test_a_deleted_runtime_leaves_no_rule_active_that_needs_it(api: Api, a
         assert (await acme.owner("GET", f"/api/agents/{agents[name]}")).body["runtime_id"] is None
     told = (await acme.owner("GET", "/api/inbox")).body["items"]
     assert {item["autopilot_id"] for item in told} == set(hit)
+
+
+async def test_no_rule_is_left_active_whoever_comes_first_when_its_runtime_goes(
+    api: Api, acme: Place
+) -> None:
+    """S11.5, S13.5: rules are activated and agents edited while their runtime is deleted."""
+    box = await api.runtime(acme)
+    agents, paused = [], []
+    for number in range(6):
+        made = await acme.owner("POST", "/api/agents", {"name": f"a{number}", "runtime_id": box})
+        agents.append(made.body["id"])
+        paused.append(await new_rule(api, acme, AssigneeType.AGENT, agents[-1]))
+        assert (
+            await acme.owner("PATCH", f"/api/autopilots/{paused[-1]}", {"status": "paused"})
+        ).status == 200
+    activate = [acme.owner("PATCH", f"/api/autopilots/{rule}", {"status": "active"}) for rule in paused]
+    rename = [acme.owner("PATCH", f"/api/agents/{agent}", {"name": f"b{agent}"[:90]}) for agent in agents]
+    rebind = [acme.owner("PATCH", f"/api/agents/{agents[0]}", {"runtime_id": box})]
+    answers = await asyncio.gather(
+        *activate[:3], acme.owner("DELETE", f"/api/runtimes/{box}"), *activate[3:], *rename, *rebind
+    )
+    assert {answer.status for answer in answers} <= {200, 204, 422}
+    assert {(await rule_facts(api, rule))[0] for rule in paused} == {"paused"}
+    assert {(await acme.owner("GET", f"/api/agents/{agent}")).body["runtime_id"] for agent in agents} == {
+        None
+    }
 
 
 async def test_a_runtime_is_renamed_and_limited_by_whoever_registered_it_and_by_admins(

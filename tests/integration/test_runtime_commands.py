@@ -142,6 +142,19 @@ async def test_output_is_told_while_the_command_runs_and_to_its_end(
     assert ended.index("complete") > len(ended) - ended[::-1].index("output") - 1
 
 
+async def test_a_command_that_talks_is_stopped_before_the_next_renewal(
+    api: FakeRuntimeApi, tmp_path: Path
+) -> None:
+    """S11.3: what it says is refused once a person has cancelled it."""
+    api.numbers["renew_s"] = 3600
+    task = await api.give()
+    async with working(api, f"echo > {tmp_path}/started; while :; do echo busy; sleep 0.05; done"):
+        await appears(tmp_path / "started")
+        api.states[task["lease_token"]] = "cancelled"
+        await api.until(lambda: len(api.of("/claim")) == 2)
+    assert not api.of("/fail")
+
+
 async def test_no_task_is_taken_while_the_agent_program_cannot_run(
     api: FakeRuntimeApi, tmp_path: Path
 ) -> None:

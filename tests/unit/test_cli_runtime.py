@@ -110,6 +110,7 @@ def test_a_flood_leaves_its_end_and_a_gap() -> None:
     spoken = Spoken()
     spoken.take(1, b"x" * 100)
     piece = spoken.next_piece()
+    assert piece is not None
     assert piece == (0, "x" * 100)
     spoken.take(1, b"z")
     assert spoken.next_piece() == piece  # its answer may be lost, and the server has it under this place

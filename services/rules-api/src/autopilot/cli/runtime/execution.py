@@ -150,12 +150,17 @@ class Execution:
                 return
 
     async def _tell_pieces(self) -> bool:
-        """Tell what waits; False when the server will not have it. Output is told at best: only the outcome must arrive."""
+        """Tell what waits; False when the server will not have it. Output is told at best: only the outcome must arrive.
+
+        A refusal is the first to know that the task is no longer ours, long before the next renewal for a command that talks.
+        """
         spoken = self._printed.spoken
         while (piece := spoken.next_piece()) is not None:
             try:
                 await self._api.output(self.task, *piece)
             except AutopilotError as error:
+                if isinstance(error, ApiProblem) and error.status == HTTPStatus.CONFLICT:
+                    self.stop.request(StopReason.LOST)
                 return may_pass(error)
             spoken.told(*piece)
         return True

@@ -109,7 +109,7 @@ class RuntimeApi:
     async def output(self, task: Task, place: int, text: str) -> None:
         """A piece of what the command prints; the same piece again changes nothing."""
         body = {"lease_token": task.lease_token, "place": place, "text": text}
-        await self._post(f"/tasks/{task.id}/output", body)
+        await self._post(f"/tasks/{task.id}/output", body, timeout_s=3.0)
 
     async def complete(self, task: Task, result: str) -> None:
         await self._post(f"/tasks/{task.id}/complete", {"lease_token": task.lease_token, "result": result})
