@@ -21,6 +21,9 @@ MAX_FORM_FIELDS: Final = 1_000
 _OBJECTS: Final = frozenset({"event", "eventPayload", "object_attributes"})
 _MAX_HEAD_DIGITS: Final = 15
 _MAX_INT_DIGITS: Final = 4_300  # beyond it Python refuses to convert between text and int
+_LARGE_BYTES: Final = 32 * 1024
+_MANY_ESCAPES: Final = 2_000
+_PEELS: Final = 16
 _BOM: Final = b"\xef\xbb\xbf"
 _FORM: Final = "application/x-www-form-urlencoded"
 _NOT_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
@@ -146,14 +149,34 @@ def _head(text: bytes | Raw, *, nested: bool = False) -> dict[str, object]:
 
 
 def _depth_over(text: bytes, limit: int) -> bool:
-    """Whether valid JSON nests deeper than `limit`; exact, but counts first, which settles most bodies."""
-    if text.count(b"[") + text.count(b"{") <= limit:
+    """Whether valid JSON nests deeper than `limit`; exact, in a few passes of the bytes of which none is Python's."""
+    if len(text) < _LARGE_BYTES and text.count(b"[") + text.count(b"{") <= limit:
         return False
-    unescaped = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     # Two quotes with nothing between them may go: what is left stays inside or outside of a string as it was.
-    structure = unescaped.translate(None, _NOT_STRUCTURE).replace(b'""', b"")
-    outside_strings = b"".join(structure.split(b'"')[::2])
-    return max(accumulate(array("b", outside_strings.translate(_STEPS, _NOT_BRACKETS)))) > limit
+    structure = _without_escapes(text).translate(None, _NOT_STRUCTURE).replace(b'""', b"")
+    brackets = left = b"".join(structure.split(b'"')[::2])
+    for peeled in range(0, _PEELS, 2):  # a round takes away two levels at most
+        if peeled + len(left) // 2 <= limit:
+            return False
+        left = left.replace(b"[]", b"").replace(b"{}", b"")
+    return max(accumulate(array("b", brackets.translate(_STEPS, _NOT_BRACKETS)))) > limit
+
+
+def _without_escapes(text: bytes) -> bytes:
+    """The text without what a backslash keeps from being a quote."""
+    if text.count(b"\\") > _MANY_ESCAPES:
+        return text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    first, *parts = text.split(b"\\")
+    kept, escaped = [first], False
+    for part in parts:
+        if escaped:  # the backslash before it
+            kept.append(part)
+            escaped = False
+        elif part:
+            kept.append(part[1:])
+        else:
+            escaped = True
+    return b"".join(kept)
 
 
 def _decode(text: bytes) -> object:
