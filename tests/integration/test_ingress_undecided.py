@@ -138,3 +138,21 @@ async def test_an_undecided_event_does_not_outlive_its_url(
             await execute(database, change)
             point.release()
             assert (await posting).status == status
+
+
+async def test_an_event_whose_run_the_database_refuses_is_kept_without_it(
+    ingress: Ingress, database: Database, setting: Setting, trigger: WebhookTrigger
+) -> None:
+    """S9.10: the event is not lost with its run, and its neighbours have their own."""
+    other = await make_autopilot(database, setting)
+    hook = await make_webhook_trigger(database, setting, other.id)
+    await execute(
+        database,
+        f"ALTER TABLE autopilot_run ADD CONSTRAINT no_run_of_this CHECK (autopilot_id <> '{trigger.trigger.autopilot_id}')",
+    )
+    answers = await asyncio.gather(
+        push(ingress, trigger, "d-1"), *(ingress.post(hook.token) for _ in range(5))
+    )
+    assert [(a.status, a.body["status"]) for a in answers] == [(202, "queued")] + [(200, "accepted")] * 5
+    assert (await push(ingress, trigger, "d-1")).body["status"] == "duplicate"
+    await assert_coherent(database)

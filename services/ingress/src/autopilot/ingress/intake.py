@@ -92,17 +92,30 @@ class Intake:
     async def take(self, offer: Offer) -> Taken | None:
         """Decide and write; None: its token leads nowhere. BadBody for bad headers, an InfrastructureError when it took too long.
 
-        What has changed between look-up and write is looked up and decided again.
+        What has changed between look-up and write is looked up and decided again. Where the database refuses what was
+        decided, the delivery alone is written (S9.10).
         """
         for _ in range(_DECISIONS):
             try:
-                taken = await self._batches.submit(offer)
-            except ItemBlocked:
-                taken = await self._alone.submit(offer)
+                taken = await self._submit(offer)
+            except (BadBody, InfrastructureError):
+                raise
+            except Exception as error:  # isolation of admission: an event must not be lost with its run
+                if offer.found is None or offer.found.decision is None:
+                    raise
+                note_undecided("write", error)
+                offer.found, offer.new = msgspec.structs.replace(offer.found, decision=None), None
+                continue
             if not isinstance(taken, Stale):
                 return taken
             offer.found = offer.new = None
         raise Unsettled
+
+    async def _submit(self, offer: Offer) -> Taken | Stale | None:
+        try:
+            return await self._batches.submit(offer)
+        except ItemBlocked:
+            return await self._alone.submit(offer)
 
     async def _take_or_split(self, offers: list[Offer]) -> Sequence[Taken | Stale | Exception | None]:
         try:
