@@ -13,7 +13,8 @@ from autopilot.kit.server import HANDLE, port_of, serve
 
 
 async def handle(request: web.BaseRequest) -> web.StreamResponse:
-    return Reply(b'{"n": %d}' % len(await request.read()), status=int(request.path[1:]))
+    body = b'{"n": %d}' % len(await request.read())
+    return Reply(body, status=int(request.path[1:]), headers={"Retry-After": "7"})
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ async def test_an_answer_is_whole_and_the_connection_ends_as_asked(
     )
     status, *fields = head.split(b"\r\n")
     assert status.startswith(b"HTTP/1.1 " + request_line[6:9])
-    assert {b"Content-Type: application/json", b"Content-Length: 8"} < set(fields)
+    assert {b"Content-Type: application/json", b"Content-Length: 8", b"Retry-After: 7"} < set(fields)
     assert any(field.startswith(b"Date: ") and field.endswith(b" GMT") for field in fields)
     assert [field for field in fields if field.startswith(b"Connection")] == ([said] if said else [])
     assert body == (b"" if request_line.startswith(b"HEAD") else b'{"n": 2}')

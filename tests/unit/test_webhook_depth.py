@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopilot.domain.webhook import body
@@ -32,6 +32,7 @@ def depth(value: Any) -> int:
 @pytest.mark.parametrize(
     "shrunk", [{"_PEELS": 16}, {"_LARGE_BYTES": 0}, {"_LARGE_BYTES": 0, "_MANY_ESCAPES": 0}, {"_PEELS": 0}]
 )
+@settings(max_examples=40)
 @given(value=st.lists(VALUES, min_size=1), limit=st.integers(1, 8))
 def test_nesting_is_counted_as_python_counts_it(shrunk: dict[str, int], value: Any, limit: int) -> None:
     with patch.multiple(body, **shrunk):

@@ -62,8 +62,8 @@ def json_response(
     )
 
 
-def problem_response(problem: Problem, request_id: str) -> web.Response:
-    """The problem as `application/problem+json`."""
+def problem_document(problem: Problem, request_id: str) -> bytes:
+    """The problem as RFC 9457 has it."""
     document: dict[str, Any] = {
         "type": "about:blank",
         "title": _phrase(problem.status),
@@ -73,8 +73,13 @@ def problem_response(problem: Problem, request_id: str) -> web.Response:
         "request_id": request_id,
         **problem.facts,
     }
+    return msgspec.json.encode(document)
+
+
+def problem_response(problem: Problem, request_id: str) -> web.Response:
+    """The problem as `application/problem+json`."""
     return web.Response(
-        body=msgspec.json.encode(document),
+        body=problem_document(problem, request_id),
         status=problem.status,
         headers=problem.headers,
         content_type="application/problem+json",

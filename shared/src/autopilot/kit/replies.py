@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final
@@ -17,10 +18,17 @@ _date_of: tuple[int, bytes] = (0, b"")
 
 
 class Reply(web.StreamResponse):
-    """A body in full, with nothing but its type, its length and the date before it."""
+    """A body in full, with nothing but its type, its length, the date and `headers` before it."""
 
-    def __init__(self, body: bytes, *, status: int = 200, content_type: bytes = b"application/json") -> None:
-        super().__init__(status=status)
+    def __init__(
+        self,
+        body: bytes,
+        *,
+        status: int = 200,
+        content_type: bytes = b"application/json",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(status=status, headers=headers)
         self._bytes = body
         self._type = content_type
 
@@ -30,12 +38,13 @@ class Reply(web.StreamResponse):
             raise ConnectionResetError("the peer has gone")
         self._keep_alive = request.keep_alive
         transport.write(
-            b"%bContent-Type: %b\r\nContent-Length: %d\r\nDate: %b\r\n%b\r\n%b"
+            b"%bContent-Type: %b\r\nContent-Length: %d\r\nDate: %b\r\n%b%b\r\n%b"
             % (
                 _LINES[self.status],
                 self._type,
                 len(self._bytes),
                 _date(),
+                "".join([f"{name}: {value}\r\n" for name, value in self.headers.items()]).encode(),
                 _connection(request),
                 b"" if request.method == "HEAD" else self._bytes,
             )

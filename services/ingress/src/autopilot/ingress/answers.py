@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import msgspec
-from aiohttp import web
 
 from autopilot.domain.ids import AutopilotId, DeliveryId, RunId, TriggerId
 from autopilot.domain.states import ReasonCode
-from autopilot.kit.http import Problem, problem_response
+from autopilot.kit.http import Problem, problem_document
 from autopilot.kit.ids import uuid7
 from autopilot.kit.replies import Reply
 
@@ -28,6 +27,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 encode = msgspec.json.Encoder().encode
 
+_PROBLEM = b"application/problem+json"
+
 # Without an id of its own, so that nothing tells an unknown token from a dead one or from another path.
 _NOT_FOUND = encode(
     {
@@ -41,12 +42,13 @@ _NOT_FOUND = encode(
 
 
 def not_found() -> Reply:
-    return Reply(_NOT_FOUND, status=404, content_type=b"application/problem+json")
+    return Reply(_NOT_FOUND, status=404, content_type=_PROBLEM)
 
 
-def refusal(problem: Problem) -> web.Response:
+def refusal(problem: Problem) -> Reply:
     """A problem document with an id of its own."""
-    return problem_response(problem, str(uuid7()))
+    document = problem_document(problem, str(uuid7()))
+    return Reply(document, status=problem.status, content_type=_PROBLEM, headers=problem.headers)
 
 
 def method_not_allowed() -> Problem:

@@ -36,6 +36,7 @@ ANSWER_WITHIN_S = 9.0  # in all, so that it also ends the 10 s a body may take
 _logger = log.get_logger()
 _seconds = metrics.histogram("ingress_seconds", "Webhooks answered, by outcome", ["outcome"])
 _gates = metrics.counter("ingress_limited_total", "Requests refused by a limit", ["gate"])
+_refused_address, _refused_debt = _gates.labels("address"), _gates.labels("bad_credentials")
 _observers: dict[str, Callable[[float], None]] = {}
 
 
@@ -156,12 +157,12 @@ class Receiver:
     def _pass_gates(self, caller: str, hashed: bytes) -> None:
         wait_s = self._requests.wait_s(caller)
         if wait_s:
-            _gates.labels("address").inc()
+            _refused_address.inc()
             raise answers.too_many(wait_s)
         self._requests.charge(caller)
         wait_s = self._debt.wait_s(caller)
         if wait_s and hashed not in self._good:
-            _gates.labels("bad_credentials").inc()
+            _refused_debt.inc()
             raise answers.too_many(wait_s)
 
     def _unknown(self, caller: str, hashed: bytes) -> tuple[str, web.StreamResponse]:
