@@ -334,7 +334,9 @@ async def test_a_runtime_is_renamed_and_limited_by_whoever_registered_it_and_by_
     assert (await register())["runtime_id"] == box
     for wrong in ({"concurrency_limit": 0}, {"concurrency_limit": 1001}, {"name": " "}):
         assert (await acme.owner("PATCH", path, wrong)).status == 422
-    too_much = await program(
-        "POST", "/api/runtime/register", {"name": "x", "capabilities": {"a": "b" * 9000}}
-    )
-    assert too_much.problem() == (422, "invalid_value", "capabilities")
+    for much in (
+        "b" * 9000,
+        [1e300] * 1000,
+    ):  # the numbers are short as JSON, and long as Postgres writes them
+        too_much = await program("POST", "/api/runtime/register", {"name": "x", "capabilities": {"a": much}})
+        assert too_much.problem() == (422, "invalid_value", "capabilities")

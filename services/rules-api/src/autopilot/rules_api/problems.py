@@ -88,6 +88,7 @@ _CONSTRAINTS: Final[dict[str, tuple[Code, str, str]]] = {
     "squad_name_unique": (Code.NAME_TAKEN, "name", "another squad here has this name"),
     "project_name_unique": (Code.NAME_TAKEN, "name", "another project here has this name"),
     "runtime_name_unique": (Code.NAME_TAKEN, "name", "another runtime here has this name"),
+    "runtime_capabilities_size": (Code.INVALID_VALUE, "capabilities", "too large"),
     "workspace_slug_form": (Code.INVALID_VALUE, "slug", "not of the expected form"),
     "workspace_issue_prefix_form": (Code.INVALID_VALUE, "issue_prefix", "not of the expected form"),
     "member_pk": (Code.ALREADY_MEMBER, "email", "this person is a member already"),
