@@ -136,12 +136,16 @@ async def test_an_idempotency_key_with_another_body_is_422(
     assert (again.body["status"], again.body["run_id"]) == ("duplicate", first.body["run_id"])
     other = await ingress.post(generic.token, b'{"a": 2}', {"Idempotency-Key": "k"})
     assert (other.status, other.body["code"]) == (422, "idempotency_key_reused")
+    race = await asyncio.gather(
+        *(ingress.post(generic.token, b'{"b": %d}' % n, {"Idempotency-Key": "race"}) for n in range(5))
+    )
+    assert sorted(a.status for a in race) == [200, 422, 422, 422, 422]
     blank = [await ingress.post(generic.token, b"{}", {"Idempotency-Key": "  "}) for _ in range(2)]
     assert [a.body["status"] for a in blank] == ["accepted", "accepted"]
     assert [
         r["attempt_count"]
         for r in await rows(database, "SELECT attempt_count FROM webhook_delivery ORDER BY id")
-    ] == [2, 1, 1]
+    ] == [2, 1, 1, 1]
 
 
 async def test_a_key_that_came_as_a_delivery_id_first_is_a_repeat_whatever_its_body(
