@@ -81,6 +81,7 @@ HOT: dict[str, tuple[str, str, tuple[object, ...], int]] = {
     "workspaces to relay": ("events", "lease_relays", (uid(1), 30.0, 16, UUID(int=0)), 100),
     "events for a reader": ("events", "read_after", (uid(1), ROWS // 2, 200), 1000),
     "tasks for a runtime": ("runtime_protocol", "find_candidates", (uid(2), 21), 500),
+    "what is at work for a rule": ("facts", "hold_started", ([uid(3)],), 10),
     "lost tasks": ("lease_sweeps", "list_lost_tasks", (None, None, 200), 1000),
     "how a rule fares": ("run_health", "assess", ([uid(3)], 10, 20, 90), 200),
     "rules with ends": ("run_health", "list_rules_with_ends", (AN_HOUR, AN_HOUR + timedelta(hours=1)), 1000),
