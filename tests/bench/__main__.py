@@ -16,6 +16,9 @@ FIGURES = (
     "rivals",
     "retention",
     "ingress",
+    "ingress_large",
+    "ingress_flood",
+    "ingress_memory",
     "latency",
     "events",
 )
