@@ -163,7 +163,7 @@ class Coalescer(Generic[T, R]):
         finally:
             self._on_wire.pop(writer, None)
             self._free_writers += 1
-            self._start_or_wait()
+        self._start_or_wait()
 
     def _take(self) -> list[_Entry[T, R]]:
         gathering, size = self._gathering, self._size
