@@ -21,6 +21,7 @@ FIGURES = (
     "ingress_memory",
     "latency",
     "events",
+    "rules_list",
 )
 
 

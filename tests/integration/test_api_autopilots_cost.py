@@ -68,6 +68,33 @@ async def test_a_page_of_rules_takes_three_queries_however_many_there_are(
     assert len(seen) == 3
 
 
+async def test_a_page_of_ten_thousand_rules_reads_one_page(
+    api: Api, acme: Place, setting: world.Setting
+) -> None:
+    """S13.7: what is read grows neither with the rules nor with their runs."""
+    made = await world.make_autopilot(api.database, setting)
+    async with api.database.transaction() as conn:
+        await world.make_schedule_trigger(conn, setting, made.id)
+        await conn.execute(
+            """INSERT INTO autopilot SELECT n.* FROM autopilot a, generate_series(1, 9999) each,
+                      jsonb_populate_record(a, jsonb_build_object('each', each, 'id', uuid7_floor(now() - make_interval(secs => each)))) n"""
+        )
+        await conn.execute("ANALYZE autopilot")
+        plan = await conn.fetchval(
+            f"EXPLAIN (ANALYZE, FORMAT JSON) {_list_query()}", acme.id, None, None, None, None, 21
+        )
+    with counted() as seen:
+        answer = await acme.owner("GET", "/api/autopilots?limit=20")
+    assert (len(answer.body["items"]), len(seen)) == (20, 3)
+    assert answer.body["items"][0]["id"] == str(made.id)
+    following = await acme.owner("GET", f"/api/autopilots?limit=20&cursor={answer.body['next_cursor']}")
+    assert not {item["id"] for item in following.body["items"]} & {
+        item["id"] for item in answer.body["items"]
+    }
+    read = [node["Actual Rows"] * node["Actual Loops"] for node in _nodes(plan) if "Relation Name" in node]
+    assert max(read) <= 21
+
+
 async def test_the_last_run_is_found_without_looking_at_the_others(
     api: Api, acme: Place, setting: world.Setting
 ) -> None:
