@@ -242,10 +242,12 @@ async def test_a_peer_that_half_closes_gets_its_answer_if_it_has_said_all(reques
 
 async def test_beyond_their_number_the_longest_waiting_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """First those that never asked anything; who came within the last second stays."""
-    async with serving(connections=3) as place:
-        asked, silent, fresh = [await place.connect() for _ in range(3)]
-        asked.send(GET)
-        assert (await asked.answer())[0] == 200
+    async with serving(connections=9) as place:
+        asked = [await place.connect() for _ in range(7)]
+        silent, fresh = await place.connect(), await place.connect()
+        for peer in asked:
+            peer.send(GET)
+            assert (await peer.answer())[0] == 200
         refused = await place.connect()
         assert (await refused.rest()).startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
         monkeypatch.setattr(connections, "_WAITED_S", 0.0)
@@ -253,7 +255,7 @@ async def test_beyond_their_number_the_longest_waiting_give_way(monkeypatch: pyt
         late.send(GET)
         assert (await late.answer())[0] == 200
         assert await silent.rest() == b""
-        for peer in (asked, fresh):
+        for peer in (*asked, fresh):
             peer.send(GET)
             assert (await peer.answer())[0] == 200
 
