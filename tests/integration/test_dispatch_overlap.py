@@ -8,15 +8,24 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.support import rules
-from tests.support.dispatching import admit, assert_coherent, drain, execute, fetch, firing, row, worker
+from tests.support.dispatching import (
+    admit,
+    assert_coherent,
+    drain,
+    execute,
+    fetch,
+    firing,
+    note_plan,
+    row,
+    worker,
+)
 from tests.support.rules import Setting
 
 from autopilot.dispatcher.upkeep import Upkeep
 from autopilot.domain.ids import AutopilotId, RunId, TriggerId
 from autopilot.domain.states import ExecutionMode, OverlapPolicy, Source
-from autopilot.engine.admit import Firing, admit_firings
+from autopilot.engine.admit import admit_firings
 from autopilot.engine.overlap import lock_for_finish, release_parked
-from autopilot.kit.ids import uuid7
 from autopilot.storage.database import Conn, Database
 
 PLAN = datetime(2026, 1, 1, 10, 0, tzinfo=UTC)
@@ -46,19 +55,6 @@ async def occur(database: Database, rule: tuple[AutopilotId, TriggerId], minute:
     await admit(database, [one])
     await note_plan(database, one)
     return one.run_id
-
-
-async def note_plan(database: Database, one: Firing) -> None:
-    """The finished plan that the scheduler writes beside the run."""
-    await execute(
-        database,
-        """INSERT INTO sys_cron_executions (id, job_name, scope_kind, scope_id, plan_time, state, max_attempts, reentry,
-                  runner_id, lease_token, stale_at, schedule_rev, result, started_at, finished_at)
-           SELECT $1, 'autopilot_schedule_dispatch', 'trigger', t.id::text, $3, 'SUCCESS', 3, true, $1, $1, clock_timestamp() + interval '5 minutes',
-                  t.schedule_rev, '{}', now(), now()
-             FROM autopilot_trigger t WHERE t.id = $2""",
-        *(uuid7(), one.trigger_id, one.planned_at),
-    )
 
 
 async def finish(conn: Conn, run_id: RunId) -> None:

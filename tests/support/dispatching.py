@@ -98,6 +98,19 @@ async def receive(
     return run_id, delivery_id
 
 
+async def note_plan(database: Database, one: Firing) -> None:
+    """The finished plan that the scheduler writes beside the run."""
+    await execute(
+        database,
+        """INSERT INTO sys_cron_executions (id, job_name, scope_kind, scope_id, plan_time, state, max_attempts, reentry,
+                  runner_id, lease_token, stale_at, schedule_rev, result, started_at, finished_at)
+           SELECT $1, 'autopilot_schedule_dispatch', 'trigger', t.id::text, $3, 'SUCCESS', 3, true, $1, $1, clock_timestamp() + interval '5 minutes',
+                  t.schedule_rev, '{}', now(), now()
+             FROM autopilot_trigger t WHERE t.id = $2""",
+        *(uuid7(), one.trigger_id, one.planned_at),
+    )
+
+
 def worker(
     database: Database, *, bus: Bus | None = None, flood: Flood | None = None, **settings: Any
 ) -> Worker:
