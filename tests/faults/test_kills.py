@@ -88,7 +88,7 @@ async def test_a_dispatcher_killed_between_claim_and_commit_loses_and_doubles_no
 async def test_a_scheduler_killed_between_claim_and_admission_admits_each_occurrence_once(
     system: System,
 ) -> None:
-    """S7.8, HAZARDS 9: its work is one transaction, so the kill leaves nothing to repair or to wait for."""
+    """S7.8, HAZARDS 9, CASES QW6: its work is one transaction, so the kill leaves nothing to repair or to wait for."""
     agent = await system.make_agent(await system.make_runtime())
     autopilot = await system.make_autopilot(agent)
     due = [(await system.make_trigger(autopilot, kind="schedule", cron="* * * * *"))["id"] for _ in range(5)]

@@ -159,7 +159,7 @@ STATES: dict[str, tuple[Make, timedelta]] = {
 
 
 async def test_with_every_owner_gone_all_ends_but_what_waits_for_a_runtime_or_a_person(past: Archive) -> None:
-    """S11.3, S11.6, CASES LE5: within its time, whatever nobody does; a lost runtime's work within a minute."""
+    """S11.3, S11.6, CASES LE5, QW3: within its time, whatever nobody does; a lost runtime's work within a minute."""
     made = {name: await make(past) for name, (make, _) in STATES.items()}
     began = past.time.now
     await past.assert_coherent()
