@@ -264,8 +264,8 @@ async def test_a_run_shows_each_step_of_its_way(shop: Shop) -> None:
     assert times == sorted(times)
 
 
-async def test_a_run_shows_attempts_next_attempt_and_lease(shop: Shop, rule: AutopilotId) -> None:
-    """S10.1."""
+async def test_a_run_shows_attempts_next_attempt_lease_and_pace(shop: Shop, rule: AutopilotId) -> None:
+    """S10.1, S10.3."""
     run_id = await admit_one(shop.database, rule)
     path = f"/api/autopilots/{rule}/runs/{run_id}"
     await execute(
@@ -286,7 +286,10 @@ async def test_a_run_shows_attempts_next_attempt_and_lease(shop: Shop, rule: Aut
     )
     run = (await shop.owner("GET", path)).body
     assert (run["dispatch_attempts"], run["last_dispatch_error"]) == (3, "no luck")
-    assert (run["next_attempt_at"], run["lease_until"]) == ("2030-01-01T00:00:00Z", None)
+    assert (run["next_attempt_at"], run["lease_until"], run["paced"]) == ("2030-01-01T00:00:00Z", None, False)
+    await execute(shop.database, "UPDATE dispatch_deferred SET kind = 'paced'")
+    run = (await shop.owner("GET", path)).body
+    assert (run["next_attempt_at"], run["paced"], run["parked"]) == ("2030-01-01T00:00:00Z", True, False)
 
 
 async def test_runs_are_listed_newest_first_by_cursor_or_offset(shop: Shop, rule: AutopilotId) -> None:

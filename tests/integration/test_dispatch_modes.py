@@ -25,6 +25,7 @@ from tests.support.rules import Setting
 
 from autopilot.domain.ids import ProjectId
 from autopilot.domain.permissions import Role
+from autopilot.domain.prompts import issue_task_prompt
 from autopilot.domain.states import AssigneeType, ExecutionMode, Source
 from autopilot.kit.ids import uuid7
 from autopilot.storage.database import Database
@@ -77,7 +78,7 @@ async def test_create_issue_makes_issue_task_and_followers_in_one_go(
     assert (task["status"], task["max_attempts"], task["expires_at"]) == ("queued", 3, None)
     assert (task["agent_id"], task["issue_id"], task["run_id"]) == (setting.agent_id, issue["id"], run_id)
     assert task["accountable_id"] == setting.owner_id
-    assert "AUT-1" in task["prompt"]
+    assert task["prompt"] == issue_task_prompt(issue_key="AUT-1", title=issue["title"], body=issue["body"])
     [followed] = await fetch(
         database, "SELECT user_id, reason FROM issue_subscriber WHERE issue_id = $1", issue["id"]
     )

@@ -24,6 +24,7 @@ from tests.support.dispatching import (
 from tests.support.rules import Setting
 
 from autopilot.bus.connection import Bus
+from autopilot.dispatcher import work
 from autopilot.dispatcher.dispatch import settle_failures
 from autopilot.dispatcher.plan import judge_failure
 from autopilot.domain.ids import LeaseToken, RunId
@@ -117,6 +118,64 @@ async def test_a_poisonous_run_is_set_apart_and_leaves_no_gap(database: Database
     numbers = await fetch(database, "SELECT number FROM issue ORDER BY number")
     assert [n["number"] for n in numbers] == list(range(1, 9))
     await assert_coherent(database)
+
+
+async def test_two_dispatchers_number_densely_around_poison(database: Database, setting: Setting) -> None:
+    """S3.1, HAZARDS 21: what is given up and begun anew, here and there at once, leaves no number out."""
+    autopilot = await rules.make_autopilot(database, setting)
+    fired = [firing(autopilot.id) for _ in range(40)]
+    await admit(database, fired)
+    await poison(database, fired[13].run_id)
+    first, second = worker(database, dispatch_batch_size=8), worker(database, dispatch_batch_size=8)
+    await asyncio.gather(drain(first), drain(second))
+    numbers = await fetch(database, "SELECT number FROM issue ORDER BY number")
+    assert [n["number"] for n in numbers] == list(range(1, 40))
+    await assert_coherent(database)
+
+
+async def test_what_is_beyond_the_fan_out_follows_under_the_same_lease(
+    database: Database, setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HAZARDS 21: a transaction tells a bounded number of people."""
+    monkeypatch.setattr(work, "MAX_FAN_OUT", 3)
+    autopilot = await rules.make_autopilot(database, setting)
+    await execute(
+        database,
+        "INSERT INTO autopilot_subscriber (workspace_id, autopilot_id, user_id) VALUES ($1, $2, $3)",
+        *(setting.workspace_id, autopilot.id, setting.owner_id),
+    )
+    await admit(database, [firing(autopilot.id) for _ in range(7)])
+    with (
+        points.armed("dispatcher.after_claim") as claims,
+        points.armed("dispatcher.before_commit") as commits,
+    ):
+        assert await worker(database).step()
+    assert (claims.hits, commits.hits) == (1, 3)
+    told = await fetch(database, "SELECT title FROM inbox_item ORDER BY id")
+    assert [each["title"].split()[0] for each in told] == [f"AUT-{n}" for n in range(1, 8)]
+    await assert_coherent(database)
+
+
+async def test_the_depth_is_exact_while_little_waits_and_cheap_when_much_does(
+    database: Database, setting: Setting
+) -> None:
+    autopilot = await rules.make_autopilot(database, setting)
+    await admit(database, [firing(autopilot.id) for _ in range(30)])
+    await execute(
+        database,
+        """INSERT INTO dispatch_deferred (kind, delivery_id, autopilot_id, available_at, enqueued_at)
+           SELECT CASE WHEN i % 4 = 0 THEN 'retry' ELSE 'paced' END, gen_random_uuid(), $1, now(), now() FROM generate_series(1, 40) i""",
+        autopilot.id,
+    )
+    await execute(database, "ANALYZE dispatch_deferred")
+    await execute(
+        database, "UPDATE dispatch_queue SET enqueued_at = now() - interval '1 minute' WHERE seq = 1"
+    )
+    async with database.connection() as conn:
+        exact, rough = await queue.measure(conn), await queue.measure(conn, count_to=8)
+    assert (exact.queued, exact.retrying, exact.paced, exact.parked) == (30, 10, 30, 0)
+    assert exact.oldest_s == pytest.approx(60, abs=5)
+    assert (rough.queued, rough.retrying + rough.paced) == (30, 40)
 
 
 async def test_an_unreadable_body_costs_its_own_run_an_attempt_and_no_split(

@@ -1,4 +1,4 @@
-"""When a failed dispatch is tried again, and when the run ends (S10.2)."""
+"""When a failed dispatch is tried again, when the run ends, and how large a batch may be (S10.2, S10.5)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 
 from autopilot.dispatcher.plan import judge_claims, judge_failure
+from autopilot.dispatcher.worker import BatchSize
 from autopilot.domain.ids import AutopilotId, RunId
 from autopilot.domain.states import ReasonCode
 from autopilot.storage.queue import Claimed, Retry
@@ -46,3 +47,26 @@ def test_the_fifth_failure_ends_the_run_with_the_last_error() -> None:
 def test_ten_claims_without_an_outcome_end_the_run(claims: int, attempts: int, ends: bool) -> None:
     """HAZARDS 16: judged failures are not lost claims."""
     assert (judge_claims(entry(claims=claims, attempts=attempts)) is not None) == ends
+
+
+def test_batches_shrink_while_they_are_slow_and_grow_when_full_ones_are_quick() -> None:
+    """S10.5: never beyond the setting, never below one run; a half-empty batch says nothing about a full one."""
+    size = BatchSize(500)
+    sizes = []
+    for runs, seconds in [
+        (500, 2.0),
+        (250, 2.0),
+        (3, 1.5),
+        (1, 1.5),
+        (1, 1.5),
+        (1, 0.5),
+        (1, 0.1),
+        (1, 0.1),
+        (2, 0.1),
+    ]:
+        size.note(runs, seconds)
+        sizes.append(size.now)
+    assert sizes == [250, 125, 1, 1, 1, 1, 2, 2, 4]
+    for _ in range(20):
+        size.note(size.now, 0.01)
+    assert size.now == 500

@@ -42,7 +42,8 @@ SQL = queries.load("runs")
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """A run with what stands beside it; the fields of its queue entry, delivery, task and issue are None without one.
 
-    `parked`: it waits behind a live run (queue_one). `next_attempt_at` and `lease_until` are the queue entry's.
+    `parked`: it waits behind a live run (queue_one). `paced`: it waits for its time within its trigger's pace.
+    `next_attempt_at` and `lease_until` are the queue entry's.
     """
 
     id: RunId
@@ -73,6 +74,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     last_dispatch_error: str | None
     next_attempt_at: datetime | None
     parked: bool
+    paced: bool
     lease_until: datetime | None
     created_at: datetime
     started_at: datetime | None

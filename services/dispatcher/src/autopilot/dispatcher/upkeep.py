@@ -13,7 +13,9 @@ from autopilot.storage.database import Conn, Database
 from autopilot.storage.run_transitions import RunEnd
 
 _logger = log.get_logger()
-_depth = metrics.gauge("dispatch_queue_entries", "Entries that wait, by kind", ["kind"])
+_depth = metrics.gauge(
+    "dispatch_queue_entries", "Entries that wait, by kind; estimated beyond 10,000", ["kind"]
+)
 _oldest = metrics.gauge("dispatch_queue_oldest_due_seconds", "How long the oldest due entry has waited")
 _backlog = metrics.gauge(
     "run_events_waiting", "Run events not numbered, or not confirmed by the stream", ["step"]

@@ -78,7 +78,11 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
-    """A run. `next_attempt_at`, `lease_until` and `parked` speak of its dispatch while it is pending."""
+    """A run. `next_attempt_at` and `lease_until` speak of its dispatch while it is pending.
+
+    It waits for no attempt but behind a live run (`parked`, overlap policy queue_one), or until `next_attempt_at` because
+    its trigger has brought more than its pace allows (`paced`).
+    """
 
     id: RunId
     autopilot_id: AutopilotId
@@ -113,6 +117,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     next_attempt_at: datetime | None
     lease_until: datetime | None
     parked: bool
+    paced: bool
     last_dispatch_error: str | None
     created_at: datetime
     started_at: datetime | None
