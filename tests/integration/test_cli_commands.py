@@ -250,7 +250,7 @@ async def test_a_refused_token_is_not_repeated_and_the_reader_is_told_where_to_l
     assert ran.code == 1
     assert (
         ran.err
-        == "Error: Title of 401: The token has expired. Check the token in the environment. (unauthorized)\n"
+        == "Error: Title of 401: The token has expired. Check AUTOPILOT_TOKEN, or the token of the profile. (unauthorized)\n"
     )
     assert TOKEN not in ran.err + ran.out
 
@@ -285,7 +285,7 @@ async def test_what_is_not_our_api_is_said_to_be_so(api: RulesApi, answer: web.R
 async def test_without_a_token_nothing_is_called(api: RulesApi) -> None:
     ran = await autopilot(api.base, "list", env=environment(api.base, AUTOPILOT_TOKEN=""))
     assert ran.code == 2
-    assert "AUTOPILOT_TOKEN is not set" in ran.err
+    assert "set AUTOPILOT_TOKEN" in ran.err
     assert not api.calls
 
 
@@ -301,3 +301,16 @@ async def test_the_help_of_trigger_begins_with_its_warning(api: RulesApi) -> Non
     usage, _, text = ran.out.partition("\n\n")
     assert usage == "Usage: autopilot trigger [OPTIONS] ID"
     assert text.lstrip().startswith("acts for real")
+
+
+@pytest.mark.parametrize(("server", "older"), [("99.1", "command"), ("0.0.1", "API")])
+async def test_a_refusal_by_another_version_says_which_side_is_old(
+    api: RulesApi, server: str, older: str
+) -> None:
+    """CASES UI3"""
+    refusal = problem(400, "malformed", "status is not a field here.")
+    refusal.headers["Server"] = f"autopilot/{server}"
+    api.refuse("/api/autopilots", refusal)
+    ran = await autopilot(api.base, "list")
+    assert ran.code == 1
+    assert f"and the API {server}: update the {older}." in ran.err

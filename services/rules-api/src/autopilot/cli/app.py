@@ -1,18 +1,46 @@
-"""The command tree and what all commands share: where the API is and which workspace."""
+"""The command tree and what all commands share: where the API is, which workspace, which profile."""
 
 from __future__ import annotations
 
 import os
 
 import click
+from click.shell_completion import get_completion_class
 
-from autopilot.cli.commands import autopilots, deliveries, events, explain, runs, runtime
-from autopilot.cli.config import API_URL, DEFAULT_API_URL, WORKSPACE, Settings
+from autopilot.cli.commands import (
+    autopilots,
+    deliveries,
+    events,
+    explain,
+    history,
+    people,
+    rules,
+    runs,
+    runtime,
+    triggers,
+    workers,
+)
+from autopilot.cli.config import API_URL, DEFAULT_API_URL, PROFILE, WORKSPACE, Settings
+
+NAME = "autopilot"
+_COMPLETE = "_AUTOPILOT_COMPLETE"
+
+
+def _print_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from importlib import metadata  # slow to import, and of use here alone
+
+        click.echo(f"{NAME} {metadata.version('autopilot-rules-api')}")
+        context.exit()
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option(
-    "--api-url", envvar=API_URL, default=DEFAULT_API_URL, show_default=True, show_envvar=True, metavar="URL"
+    "--api-url",
+    envvar=API_URL,
+    show_envvar=True,
+    metavar="URL",
+    help=f"Where the API is. Default: {DEFAULT_API_URL}.",
 )
 @click.option(
     "--workspace",
@@ -21,22 +49,72 @@ from autopilot.cli.config import API_URL, DEFAULT_API_URL, WORKSPACE, Settings
     metavar="SLUG|ID",
     help="Needed by a token of several workspaces.",
 )
+@click.option(
+    "--profile",
+    envvar=PROFILE,
+    show_envvar=True,
+    metavar="NAME",
+    help="Which profile of the configuration file. Default: the one it names, or `default`.",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show it and exit.",
+)
 @click.pass_context
-def app(context: click.Context, api_url: str, workspace: str | None) -> None:
-    """Durable rules that hand work to agents: see them, follow their runs, run them, execute their tasks.
+def app(context: click.Context, api_url: str | None, workspace: str | None, profile: str | None) -> None:
+    """Durable rules that hand work to agents: make them, follow their runs, learn why they did or did not run.
 
-    Secrets come from the environment only: AUTOPILOT_TOKEN for everything but `runtime run`, which reads
-    AUTOPILOT_RUNTIME_TOKEN. Exit codes: 0 done, 1 refused or failed (the reason is on stderr), 2 wrong usage.
+    What is not given as a flag comes from the environment, then from a profile of ~/.config/autopilot/config.toml. A
+    token is never a flag: AUTOPILOT_TOKEN holds it (AUTOPILOT_RUNTIME_TOKEN for `runtime run`), or the profile does.
+    Exit codes: 0 done, 1 refused or failed (the reason is on stderr), 2 wrong usage.
     """
-    context.obj = Settings(api_url=api_url, workspace=workspace, environ=os.environ)
+    context.obj = Settings(api_url=api_url, workspace=workspace, profile=profile, environ=os.environ)
 
 
-app.add_command(autopilots.list_autopilots)
-app.add_command(autopilots.get_autopilot)
-app.add_command(runs.list_runs)
-app.add_command(runs.trigger)
-app.add_command(explain.explain)
-app.add_command(deliveries.list_deliveries)
-app.add_command(deliveries.replay_delivery)
-app.add_command(events.events)
-app.add_command(runtime.runtime)
+@click.command("completion")
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+def completion(shell: str) -> None:
+    """Print what makes a shell complete this command.
+
+    \b
+    Examples:
+      autopilot completion bash > ~/.local/share/bash-completion/completions/autopilot
+      autopilot completion fish > ~/.config/fish/completions/autopilot.fish
+    """
+    found = get_completion_class(shell)
+    assert found is not None
+    click.echo(found(app, {}, NAME, _COMPLETE).source())
+
+
+for _command in (
+    autopilots.list_autopilots,
+    autopilots.get_autopilot,
+    rules.create_autopilot,
+    rules.update_autopilot,
+    rules.delete_autopilot,
+    runs.trigger,
+    runs.list_runs,
+    explain.explain,
+    triggers.add_trigger,
+    triggers.list_triggers,
+    triggers.update_trigger,
+    triggers.delete_trigger,
+    triggers.rotate_url,
+    history.preview_cron,
+    history.list_versions,
+    deliveries.list_deliveries,
+    deliveries.replay_delivery,
+    people.add_collaborator,
+    people.remove_collaborator,
+    workers.agent,
+    workers.squad,
+    runtime.runtime,
+    people.token,
+    events.events,
+    completion,
+):
+    app.add_command(_command)

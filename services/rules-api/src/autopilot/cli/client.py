@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import AsyncGenerator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -17,6 +18,9 @@ from autopilot.cli.errors import ApiProblem, ApiUnavailable, ApiUnreachable, Not
 T = TypeVar("T")
 
 _CONNECT_S = 5.0
+_VERSION = re.compile(r"\d{1,9}(\.\d{1,9}){0,3}")
+# What an API of another version may refuse because it does not know it, or knows it no more.
+_OF_ANOTHER_VERSION = (400, 404, 405)
 
 
 class _ProblemDocument(msgspec.Struct):
@@ -32,6 +36,7 @@ class ApiClient:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._session: aiohttp.ClientSession | None = None
+        self._server = ""
 
     async def __aenter__(self) -> Self:
         headers = {
@@ -79,6 +84,7 @@ class ApiClient:
             ) as response:
                 answer = await response.read()
                 status, kind = response.status, response.content_type
+                self._server = response.headers.get("Server", "")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ApiUnreachable(
                 f"Cannot reach the API at {self._connection.api_url}: {_why(error)}."
@@ -112,7 +118,13 @@ class ApiClient:
 
     def decode(self, answer: bytes, wanted: type[T]) -> T:
         """The answer as the type that this version of the command expects; NotUnderstood if it is another."""
-        return decode(answer, wanted, self._connection.api_url)
+        try:
+            return msgspec.json.decode(answer, type=wanted)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise NotUnderstood(
+                f"The answer of {self._connection.api_url} is not understood ({error})."
+                f"{older_of(self._server) or ' The command and the API differ in version.'}"
+            ) from error
 
     def _refusal(self, status: int, kind: str, answer: bytes) -> Exception:
         try:
@@ -129,18 +141,28 @@ class ApiClient:
         raised = ApiUnavailable if status == 429 or status >= 500 else ApiProblem
         detail = told.detail
         if status == 401:
-            detail = f"{detail or 'the token is not accepted'} Check the token in the environment."
+            detail = (
+                f"{detail or 'the token is not accepted'} Check AUTOPILOT_TOKEN, or the token of the profile."
+            )
+        if status in _OF_ANOTHER_VERSION:
+            detail = f"{detail or ''}{older_of(self._server)}".strip() or None
         return raised(status=status, title=told.title, code=told.code, detail=detail, field=told.field)
 
 
-def decode(answer: bytes, wanted: type[T], api_url: str) -> T:
-    """The answer as that type; NotUnderstood names where it differs."""
-    try:
-        return msgspec.json.decode(answer, type=wanted)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise NotUnderstood(
-            f"The answer of {api_url} is not understood ({error}): the command and the API differ in version."
-        ) from error
+def older_of(server: str) -> str:
+    """Which of command and API is old, as a sentence behind a blank; nothing if neither is, or the API does not say."""
+    from importlib import metadata  # slow to import, and of use here alone
+
+    product, _, theirs = server.partition("/")
+    ours = metadata.version("autopilot-rules-api")
+    if product != "autopilot" or not _VERSION.fullmatch(theirs) or theirs == ours:
+        return ""
+    older = "command" if _numbers(ours) < _numbers(theirs) else "API"
+    return f" The command is version {ours} and the API {theirs}: update the {older}."
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
 
 
 def _why(error: Exception) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from autopilot.cli.client import ApiClient
 from autopilot.cli.errors import NoSuchId
 from autopilot.cli.text import one_line
+
+if TYPE_CHECKING:
+    from autopilot.cli.client import ApiClient
 
 PATH = "/api/autopilots"
 ARCHIVED = "archived"
@@ -104,6 +107,12 @@ async def resolve_under(api: ApiClient, path: str, given: str, what: str, *, pag
     raise NoSuchId(f"{len(matching)} ids begin with {given.strip()}: {shown}.")
 
 
+def read_id(given: str) -> str | None:
+    """A whole id in its usual form; None for what is none."""
+    bare = given.strip().lower().replace("-", "")
+    return _formed(bare) if re.fullmatch(r"[0-9a-f]{32}", bare) else None
+
+
 def _read_id(given: str) -> tuple[str | None, str]:
     """A whole id in its usual form, if it is one, and the digits that are given."""
     wanted = given.strip().lower()
@@ -112,4 +121,8 @@ def _read_id(given: str) -> tuple[str | None, str]:
     bare = wanted.replace("-", "")
     if len(bare) != _ID_LENGTH:
         return None, bare
-    return f"{bare[:8]}-{bare[8:12]}-{bare[12:16]}-{bare[16:20]}-{bare[20:]}", bare
+    return _formed(bare), bare
+
+
+def _formed(bare: str) -> str:
+    return f"{bare[:8]}-{bare[8:12]}-{bare[12:16]}-{bare[16:20]}-{bare[20:]}"

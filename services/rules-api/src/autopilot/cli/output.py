@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 import msgspec
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from autopilot.cli.text import one_line, safe_json
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 TABLE = "table"
 JSON = "json"
@@ -42,6 +42,9 @@ def print_json(raw: bytes) -> None:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table without rules. On a terminal what people wrote gives way to its width; in a pipe nothing is cut."""
+    from rich.console import Console
+    from rich.table import Table
+
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(len(name), *(row[at].cell_len for row in cells)) for at, name in enumerate(columns)]
     gaps = _GAP * (len(columns) - 1)
@@ -76,5 +79,7 @@ def warn(sentence: str) -> None:
 
 
 def _cell(value: str) -> Text:
+    from rich.text import Text
+
     shown = one_line(value)
     return Text(shown, style=_STYLES.get(shown.partition(" ")[0], ""))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import metadata
+from typing import Final
+
 from aiohttp import web
 
 from autopilot.kit import http
@@ -58,6 +61,9 @@ ROUTES: tuple[Route, ...] = (
 )
 
 
+_SERVER: Final = f"autopilot/{metadata.version('autopilot-rules-api')}"
+
+
 def make_app(deps: Deps) -> web.Application:
     """The application; it owns nothing of `deps`."""
     app = web.Application(
@@ -67,6 +73,12 @@ def make_app(deps: Deps) -> web.Application:
     waiting.attach(app, deps)
     event_feed.attach(app, deps)
     app.add_routes([bind(deps, route) for route in ROUTES])
+    app.on_response_prepare.append(_name_version)
     openapi.attach(app, ROUTES)
     docs_page.attach(app, ROUTES)
     return app
+
+
+async def _name_version(_request: web.Request, response: web.StreamResponse) -> None:
+    """Say which version answers, so that a command of another one can tell which of the two is old."""
+    response.headers["Server"] = _SERVER

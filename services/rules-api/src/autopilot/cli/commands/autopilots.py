@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from datetime import datetime, tzinfo
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from autopilot.cli.client import ApiClient
 from autopilot.cli.commands.common import calling, full_id_option, host_now, output_option
 from autopilot.cli.config import Settings
 from autopilot.cli.lookup import ARCHIVED, PATH, Listed, listed, read_autopilots, resolve
 from autopilot.cli.output import JSON, TABLE, print_fields, print_json, print_table, warn
 from autopilot.cli.redact import redacted
 from autopilot.cli.text import coming, past, short_ids
+
+if TYPE_CHECKING:
+    from autopilot.cli.client import ApiClient
 
 LIST_COLUMNS = ("ID", "TITLE", "STATUS", "MODE", "TRIGGERS", "NEXT_RUN", "LAST_RUN")
 TRIGGER_COLUMNS = ("TRIGGER", "KIND", "ENABLED", "LABEL", "WHEN", "NEXT_RUN", "LAST_FIRED", "WEBHOOK")
@@ -122,7 +125,7 @@ def get_autopilot(settings: Settings, autopilot_id: str, output: str, show_secre
     if output == JSON:
         print_json(raw)
     else:
-        _print_detail(found)
+        print_detail(found)
 
 
 def list_rows(
@@ -145,11 +148,15 @@ def list_rows(
     ]
 
 
-def trigger_rows(triggers: list[Trigger], now: datetime, zone: tzinfo | None) -> list[tuple[str, ...]]:
+def trigger_rows(
+    triggers: list[Trigger], now: datetime, zone: tzinfo | None, *, full_id: bool = False
+) -> list[tuple[str, ...]]:
     """The rows for the triggers of an autopilot."""
+    ids = [trigger.id for trigger in triggers]
+    shown = ids if full_id else short_ids(ids)
     return [
         (
-            trigger.id,
+            shown_id,
             trigger.kind,
             "yes" if trigger.enabled else "no",
             trigger.label or "-",
@@ -158,11 +165,11 @@ def trigger_rows(triggers: list[Trigger], now: datetime, zone: tzinfo | None) ->
             past(trigger.last_fired_at, now, zone),
             _webhook(trigger),
         )
-        for trigger in triggers
+        for shown_id, trigger in zip(shown, triggers, strict=True)
     ]
 
 
-def _print_detail(autopilot: Detail) -> None:
+def print_detail(autopilot: Detail) -> None:
     now = host_now()
     fields = [(name, _told(getattr(autopilot, name))) for name in _FIELDS]
     fields.append(("created_at", past(autopilot.created_at, now, None)))

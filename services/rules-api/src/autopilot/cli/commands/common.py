@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from autopilot.cli.client import ApiClient
 from autopilot.cli.config import Connection
 from autopilot.cli.errors import ApiUnavailable, ApiUnreachable
 from autopilot.cli.output import JSON, TABLE
 from autopilot.cli.text import one_line
 from autopilot.domain.errors import AutopilotError
 from autopilot.kit.clock import SystemClock
+
+if TYPE_CHECKING:
+    from autopilot.cli.client import ApiClient
 
 T = TypeVar("T")
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -38,8 +40,22 @@ def full_id_option() -> Decorator:
     return click.option("--full-id", is_flag=True, help="Show whole ids in the table instead of prefixes.")
 
 
+def all_of(options: Sequence[Decorator]) -> Decorator:
+    """Several options as one decorator, in the order in which help shows them."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
 def calling(connection: Connection, work: Callable[[ApiClient], Awaitable[T]]) -> T:
     """Do `work` with a client; its errors become one line on stderr and exit code 1."""
+
+    # The HTTP client is slow to import: --help and wrong usage do without it.
+    from autopilot.cli.client import ApiClient
 
     async def call() -> T:
         async with ApiClient(connection) as api:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from datetime import datetime, tzinfo
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
 
-from autopilot.cli.client import ApiClient
 from autopilot.cli.commands.common import calling, full_id_option, host_now, output_option
 from autopilot.cli.config import Settings
 from autopilot.cli.errors import may_pass
@@ -19,6 +18,9 @@ from autopilot.cli.text import clock_time, one_line, safe_json
 from autopilot.domain.errors import AutopilotError
 from autopilot.kit.backoff import Backoff
 from autopilot.kit.clock import SystemClock
+
+if TYPE_CHECKING:
+    from autopilot.cli.client import ApiClient
 
 COLUMNS: Final = ("TIME", "EVENT", "STATUS", "SOURCE", "AUTOPILOT", "RUN", "REASON", "CURSOR")
 # As wide as what is in them: lines that come one by one stand under each other.

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 import msgspec
 
-from autopilot.cli.client import ApiClient
 from autopilot.cli.commands.common import calling, output_option
 from autopilot.cli.config import Settings
 from autopilot.cli.lookup import PATH, resolve, resolve_under
 from autopilot.cli.output import JSON, TABLE, print_fields, print_json, print_table
+
+if TYPE_CHECKING:
+    from autopilot.cli.client import ApiClient
 
 COLUMNS = ("OUTCOME", "SUBJECT", "CODE", "REASON")
 
@@ -60,8 +64,9 @@ def explain(
     run_id: str | None,
     output: str,
 ) -> None:
-    """Say why an autopilot did, or did not, run: the first thing that stopped it, with facts and the next step.
+    """Say why an autopilot did, or did not, run.
 
+    It names the first thing that stopped it or has it wait, with facts and the next step.
     Without options it says what would stop the next run. Ids may be shortened to a unique beginning.
 
     \b

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime, tzinfo
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from autopilot.cli.client import ApiClient
 from autopilot.cli.commands.common import ask_once, calling, full_id_option, host_now, output_option
 from autopilot.cli.config import Settings
 from autopilot.cli.lookup import PATH, resolve
@@ -15,6 +15,9 @@ from autopilot.cli.output import JSON, TABLE, print_json, print_table
 from autopilot.cli.text import lasted, one_line, past, short_ids
 from autopilot.domain.states import RunStatus
 from autopilot.kit.ids import uuid7
+
+if TYPE_CHECKING:
+    from autopilot.cli.client import ApiClient
 
 RUN_COLUMNS = ("ID", "STATUS", "SOURCE", "CREATED", "TOOK", "ISSUE", "REASON")
 REFUSED = frozenset({RunStatus.SKIPPED, RunStatus.FAILED})

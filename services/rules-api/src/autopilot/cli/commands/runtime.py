@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from autopilot.cli.commands import workers
 from autopilot.cli.commands.common import finishing
 from autopilot.cli.config import Settings
 
@@ -19,7 +20,12 @@ _CAPABILITY = re.compile(r"([A-Za-z0-9_.-]{1,100})=(.{0,200})")
 
 @click.group("runtime")
 def runtime() -> None:
-    """Execute tasks of agents on this machine."""
+    """Machines that execute: this one, and the others."""
+
+
+runtime.add_command(workers.list_runtimes)
+runtime.add_command(workers.get_runtime)
+runtime.add_command(workers.delete_runtime)
 
 
 @runtime.command("run")
