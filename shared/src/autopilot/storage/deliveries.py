@@ -76,7 +76,7 @@ _COLUMNS = tuple(name for name in NewDelivery.__struct_fields__ if name != "body
 async def insert_deliveries(conn: Conn, deliveries: Sequence[NewDelivery]) -> set[DeliveryId]:
     """Write what can be written; the ids that are new. The absent are stale, repeats, or written by an earlier try."""
     bodies, raw_sizes = zip(*(pack(new.body) for new in deliveries), strict=True)
-    columns = [[getattr(new, column) for new in deliveries] for column in _COLUMNS]
+    columns = queries.columns(deliveries, _COLUMNS)
     rows = await conn.fetch(SQL["insert_deliveries"], *columns, bodies, raw_sizes)
     return {row[0] for row in rows}
 

@@ -127,9 +127,10 @@ class Intake:
 
     async def _take(self, offers: list[Offer]) -> Sequence[Taken | Stale | Exception | None]:
         unseen = {offer.token_hash for offer in offers if offer.found is None}
-        targets = await self._lookups.find_all(unseen) if unseen else {}
-        refusals = [_decide(offer, targets) for offer in offers]
-        fates = iter(await write(self._database, [offer.new for offer in offers if offer.new is not None]))
+        async with self._database.connection() as conn:
+            targets = await self._lookups.find_all(conn, unseen) if unseen else {}
+            refusals = [_decide(offer, targets) for offer in offers]
+            fates = iter(await write(conn, [offer.new for offer in offers if offer.new is not None]))
         results = [
             _taken(offer.found, offer.new, next(fates)) if offer.found and offer.new else refusal
             for offer, refusal in zip(offers, refusals, strict=True)

@@ -20,8 +20,8 @@ from autopilot.engine.secrets import Vault
 from autopilot.kit import log, metrics, points
 from autopilot.kit.batch import Coalescer
 from autopilot.kit.faults import place_of
-from autopilot.storage.database import Database
-from autopilot.storage.errors import DatabaseUnavailable, SchemaBehind
+from autopilot.storage.database import Conn, Database
+from autopilot.storage.errors import DatabaseUnavailable, SchemaBehind, translated
 from autopilot.storage.webhook_targets import Target, find_targets, find_triggers
 
 PATIENCE_S = 0.02
@@ -83,28 +83,16 @@ class Lookups:
         """None for a token that leads nowhere. Raises an InfrastructureError when it cannot be known (S4.5)."""
         return await self._coalescer.submit(token_hash)
 
-    async def find_all(self, token_hashes: Collection[bytes]) -> dict[bytes, Found | Exception]:
+    async def find_all(self, conn: Conn, token_hashes: Collection[bytes]) -> dict[bytes, Found | Exception]:
         """Those of the tokens that lead somewhere, in one statement; an exception for what cannot be judged here."""
-        await points.hit("ingress.before_lookup")
-        targets = await self._targets(list(token_hashes))
+        targets = await _targets(conn, list(token_hashes))
         return {token_hash: self._prepare(target) for token_hash, target in targets.items()}
 
     async def _find(self, hashes: list[bytes]) -> Sequence[Found | Exception | None]:
-        found = await self.find_all(set(hashes))
-        return [found.get(token_hash) for token_hash in hashes]
-
-    async def _targets(self, hashes: list[bytes]) -> dict[bytes, Target]:
-        """With the facts of admission, or without them where they, and they alone, cannot be read (S9.10)."""
-        try:
-            async with self._database.connection() as conn:
-                await points.hit("ingress.before_facts")
-                return await find_targets(conn, hashes)
-        except (DatabaseUnavailable, SchemaBehind):
-            raise
-        except Exception as error:  # noqa: BLE001 - isolation of admission: what it cannot read must not lose an event
-            note_undecided("facts", error)
+        await points.hit("ingress.before_lookup")
         async with self._database.connection() as conn:
-            return await find_triggers(conn, hashes)
+            found = await self.find_all(conn, set(hashes))
+        return [found.get(token_hash) for token_hash in hashes]
 
     def _prepare(self, target: Target) -> Found | Exception:
         try:
@@ -129,6 +117,19 @@ class Lookups:
             if len(self._decrypted) > _MAX_DECRYPTED:
                 self._decrypted.popitem(last=False)
         return secret
+
+
+async def _targets(conn: Conn, hashes: list[bytes]) -> dict[bytes, Target]:
+    """With the facts of admission, or without them where they, and they alone, cannot be read (S9.10)."""
+    try:
+        with translated():
+            await points.hit("ingress.before_facts")
+            return await find_targets(conn, hashes)
+    except (DatabaseUnavailable, SchemaBehind):
+        raise
+    except Exception as error:  # noqa: BLE001 - isolation of admission: what it cannot read must not lose an event
+        note_undecided("facts", error)
+    return await find_triggers(conn, hashes)
 
 
 def note_undecided(step: str, error: Exception) -> None:

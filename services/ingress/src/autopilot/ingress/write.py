@@ -10,7 +10,7 @@ import msgspec
 from autopilot.domain.ids import DeliveryId
 from autopilot.domain.states import DeliveryStatus
 from autopilot.kit import points
-from autopilot.storage.database import Conn, Database
+from autopilot.storage.database import Conn
 from autopilot.storage.deliveries import (
     Holder,
     NewDelivery,
@@ -48,16 +48,14 @@ Fate = Settled | Stale
 _NEW = Born()
 
 
-async def write(database: Database, batch: Sequence[NewDelivery]) -> list[Fate]:
-    """Write deliveries with all that is born with them, and say what became of each."""
+async def write(conn: Conn, batch: Sequence[NewDelivery]) -> list[Fate]:
+    """Write deliveries with all that is born with them, and say what became of each; each statement commits by itself."""
     if not batch:
         return []
     await points.hit("ingress.before_write")
-    fates: dict[DeliveryId, Fate]
-    async with database.connection() as conn:
-        born = await insert_deliveries(conn, batch)
-        rest = [new for new in batch if new.id not in born]
-        fates = await _explain(conn, rest) if rest else {}
+    born = await insert_deliveries(conn, batch)
+    rest = [new for new in batch if new.id not in born]
+    fates = await _explain(conn, rest) if rest else {}
     await points.hit("ingress.after_write")
     return [fates.get(new.id, _NEW) for new in batch]
 
