@@ -41,9 +41,33 @@ async def test_sessions_carry_their_name_zone_and_timeouts(postgres_url: str) ->
     ):
         found = [
             await conn.fetchval("SELECT current_setting($1)", name)
-            for name in ("application_name", "timezone", "lock_timeout", "statement_timeout")
+            for name in (
+                *("application_name", "timezone", "lock_timeout", "statement_timeout"),
+                "idle_in_transaction_session_timeout",
+            )
         ]
-    assert found == ["autopilot-ingress", "UTC", "300ms", "20s"]
+    assert found == ["autopilot-ingress", "UTC", "300ms", "20s", "15s"]
+
+
+async def test_a_use_case_that_is_cancelled_holds_no_lock(empty_postgres_url: str) -> None:
+    """PG9: its transaction ends with it, and the next one gets the row."""
+    added = asyncio.Event()
+
+    async def add_and_wait(conn: Conn) -> None:
+        await add(conn, 1)
+        added.set()
+        await asyncio.Event().wait()
+
+    async with Database(empty_postgres_url, name="test", settings={"lock_timeout": "1000"}) as database:
+        async with database.transaction() as conn:
+            await conn.execute(COUNTERS)
+        waiting = asyncio.create_task(database.transact(add_and_wait))
+        await added.wait()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await database.transact(lambda conn: add(conn, 1))
+        async with database.connection() as conn:
+            assert await conn.fetchval("SELECT n FROM counter WHERE id = 1") == 1
 
 
 async def test_a_transaction_is_committed_at_its_end_and_rolled_back_by_any_error(
@@ -271,7 +295,7 @@ async def test_a_url_that_is_none_is_refused_as_a_value() -> None:
 
 
 async def test_behind_a_pooler_nothing_is_kept_in_the_session(postgres_url: str) -> None:
-    """The role carries the timeouts, and no statement stays prepared on a server connection that others get."""
+    """PG6: the role carries the timeouts, and no statement stays prepared on a server connection that others get."""
     async with Database(postgres_url, name="test", pooler=True, max_size=1) as database:
         async with database.connection() as conn:
             await conn.execute(
