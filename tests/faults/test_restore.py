@@ -25,7 +25,7 @@ from autopilot.domain.ids import AutopilotId, LeaseToken
 from autopilot.domain.states import ExecutionMode
 from autopilot.kit.ids import random_token
 from autopilot.local.pg_programs import pg_programs
-from autopilot.storage import queue
+from autopilot.storage import pending
 from autopilot.storage.database import Database
 
 END_LEASES = (
@@ -115,7 +115,7 @@ async def test_a_restored_database_makes_each_run_once_and_tells_subscribers_to_
         await more_runs(database, rules, 6)
         token = LeaseToken(random_token())
         async with database.connection() as conn:
-            await queue.claim(conn, limit=3, max_bytes=1 << 20, lease_s=30, cursor=0, token=token)
+            await pending.claim(conn, token=token, limit=3, max_bytes=1 << 20, lease_s=30, pace_per_min=60)
 
         await run("pg_dump", "--dbname", postgres_url, "--format=custom", "--file", str(dump))
         await execute(database, END_LEASES)
