@@ -154,6 +154,8 @@ async def test_an_edit_made_on_an_old_state_is_a_conflict(acme: Place, agent: st
     assert late.problem() == (409, "edit_conflict", None)
     late = await acme.owner("PATCH", path, {"title": "Two"}, headers={"If-Match": '"1"'})
     assert late.problem() == (409, "edit_conflict", None)
+    both = await acme.owner("PATCH", path, {"title": "Two", "version": 2}, headers={"If-Match": '"1"'})
+    assert both.problem() == (409, "edit_conflict", None)
     fine = await acme.owner("PATCH", path, {"title": "Three"}, headers={"If-Match": 'W/"2"'})
     assert (fine.status, fine.headers["Etag"]) == (200, '"3"')
     odd = await acme.owner("PATCH", path, {"title": "Four"}, headers={"If-Match": '"abc"'})

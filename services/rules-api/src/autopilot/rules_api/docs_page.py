@@ -48,7 +48,7 @@ def attach(app: web.Application, routes: Sequence[Route]) -> None:
             made.append(page(openapi.document(routes)))
         return web.Response(text=made[0], content_type="text/html", headers=_HEADERS)
 
-    app.router.add_get(PATH, serve, allow_head=False)
+    app.router.add_get(PATH, serve)
 
 
 def page(document: dict[str, Any]) -> str:

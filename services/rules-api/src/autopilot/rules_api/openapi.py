@@ -12,7 +12,6 @@ from uuid import UUID
 
 import msgspec
 from aiohttp import web
-from msgspec import inspect as shapes
 
 from autopilot.domain.permissions import ALLOWED, Action, Standing, tokens_for
 from autopilot.rules_api.auth import WORKSPACE_HEADER
@@ -20,9 +19,9 @@ from autopilot.rules_api.decode import Nothing
 from autopilot.rules_api.endpoint import IDEMPOTENCY_KEY, Header, Route
 from autopilot.rules_api.paging import PageQuery
 from autopilot.rules_api.problems import Code
+from autopilot.rules_api.shapes import REFERENCE, ProblemDocument, is_json, name_in, shapes_of
 
 PATH: Final = "/openapi.json"
-_SCHEMAS: Final = "#/components/schemas/{name}"
 _IF_MATCH: Final = Header(
     name="If-Match",
     about="The version that must still stand, as its ETag told it: 409 `edit_conflict` otherwise.",
@@ -34,18 +33,6 @@ Rules, what they ran, and who may do what. Send a token as `Authorization: Beare
 `next_cursor` of one page is `cursor` of the next. PATCH changes what is sent and nothing else. An unknown field, a wrong
 type or a name given twice is 400, a value that is refused is 422, and both name the field. What is in another workspace
 is 404. Every refusal is a problem document with a code that keeps its meaning."""
-
-
-class ProblemDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A refusal (RFC 9457). `code` is for programs; `field` names what is wrong in the request, if one thing is."""
-
-    type: str
-    title: str
-    status: int
-    code: Code
-    detail: str
-    request_id: str
-    field: str | msgspec.UnsetType = msgspec.UNSET
 
 
 def refusals_of(route: Route) -> dict[int, set[Code]]:
@@ -83,7 +70,7 @@ def refusals_of(route: Route) -> dict[int, set[Code]]:
 
 def document(routes: Sequence[Route]) -> dict[str, Any]:
     """The whole document as JSON values."""
-    schemas, components = _schemas(routes)
+    schemas, components = shapes_of(routes)
     responses: dict[str, Any] = {}
     paths: dict[str, Any] = {}
     for route in sorted(routes, key=lambda route: route.path):
@@ -92,7 +79,7 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
         )
     used = {route.query for route in routes if route.query is not None}
     for query in used:
-        components.pop(_name_in(schemas[query]), None)
+        components.pop(name_in(schemas[query]), None)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -129,52 +116,7 @@ def attach(app: web.Application, routes: Sequence[Route]) -> None:
             made.append(msgspec.json.encode(document(routes)))
         return web.Response(body=made[0], content_type="application/json")
 
-    app.router.add_get(PATH, serve, allow_head=False)
-
-
-def _schemas(routes: Sequence[Route]) -> tuple[dict[Any, dict[str, Any]], dict[str, Any]]:
-    """The schema of each type that routes name, and the components that they refer to."""
-    wanted: list[Any] = [ProblemDocument]
-    for route in routes:
-        wanted += [kind for kind in (route.body, route.query) if kind is not None and kind is not Nothing]
-        if _is_json(route):
-            wanted.append(route.answer)
-    types = list(dict.fromkeys(wanted))
-    made, components = msgspec.json.schema_components(types, ref_template=_SCHEMAS)
-    instants = {(cls, name) for kind in types for cls, name in _instants(shapes.type_info(kind))}
-    for cls, name in instants:
-        _mark_instant(components[cls]["properties"][name])
-    components["Code"]["description"] = "\n".join(
-        ["What went wrong:", "", *(f"- `{code}`: {code.meaning}" for code in Code)]
-    )
-    return dict(zip(types, made, strict=True)), components
-
-
-def _instants(shape: shapes.Type, seen: set[Any] | None = None) -> Iterator[tuple[str, str]]:
-    """The fields of the structs within a type that hold an instant, which msgspec does not say in its schemas."""
-    seen = set() if seen is None else seen
-    if isinstance(shape, shapes.StructType):
-        if shape.cls in seen:
-            return
-        seen.add(shape.cls)
-        for field in shape.fields:
-            parts = field.type.types if isinstance(field.type, shapes.UnionType) else (field.type,)
-            if any(isinstance(part, shapes.DateTimeType) for part in parts):
-                yield shape.cls.__name__, field.encode_name
-            for part in parts:
-                yield from _instants(part, seen)
-    elif isinstance(shape, shapes.ListType):
-        item = shape.item_type
-        for part in item.types if isinstance(item, shapes.UnionType) else (item,):
-            yield from _instants(part, seen)
-    elif isinstance(shape, shapes.Metadata):
-        yield from _instants(shape.type, seen)
-
-
-def _mark_instant(schema: dict[str, Any]) -> None:
-    for part in schema.get("anyOf", [schema]):
-        if part.get("type") == "string":
-            part["format"] = "date-time"
+    app.router.add_get(PATH, serve)
 
 
 def _operation(
@@ -202,7 +144,7 @@ def _operation(
     }
     if route.body is not Nothing:
         operation["requestBody"] = {
-            "required": bool(components[_name_in(schemas[route.body])]["required"]),
+            "required": bool(components[name_in(schemas[route.body])]["required"]),
             "content": {"application/json": {"schema": schemas[route.body]}},
         }
     return operation
@@ -219,7 +161,7 @@ def _parameters(
         )
         yield {"name": name, "in": "path", "required": True, "schema": text}
     if route.query is not None:
-        shape = components[_name_in(schemas[route.query])]
+        shape = components[name_in(schemas[route.query])]
         for name, schema in shape["properties"].items():
             yield _query_parameter(name, schema, required=name in shape["required"])
     for header in (*route.headers, *([_IF_MATCH] if _has_version(route) else [])):
@@ -248,7 +190,7 @@ def _query_parameter(name: str, schema: dict[str, Any], *, required: bool) -> di
 def _answer(route: Route, routes: Sequence[Route], schemas: dict[Any, dict[str, Any]]) -> dict[str, Any]:
     if route.answer is type(None):
         return {"description": "Done."}
-    if not _is_json(route):
+    if not is_json(route):
         return {
             "description": "A stream that stays open.",
             "content": {"text/event-stream": {"schema": {"type": "string"}}},
@@ -292,7 +234,7 @@ def _links(
 def _problem(status: int, codes: set[Code]) -> dict[str, Any]:
     schema = {
         "allOf": [
-            {"$ref": _SCHEMAS.format(name=ProblemDocument.__name__)},
+            {"$ref": REFERENCE.format(name=ProblemDocument.__name__)},
             {"properties": {"status": {"const": status}, "code": {"enum": sorted(codes)}}},
         ]
     }
@@ -332,17 +274,8 @@ def _success(route: Route) -> int:
     return 204 if route.answer is type(None) else route.status
 
 
-def _is_json(route: Route) -> bool:
-    return route.answer is not type(None) and route.answer is not web.StreamResponse
-
-
 def _has_version(route: Route) -> bool:
     return "version" in route.body.__struct_fields__
-
-
-def _name_in(schema: dict[str, Any]) -> str:
-    name: str = schema["$ref"].rpartition("/")[2]
-    return name
 
 
 def _id_of(route: Route) -> str:
