@@ -106,10 +106,11 @@ async def test_a_fault_in_any_step_tells_nothing_of_what_was_sent(
     loop = asyncio.get_running_loop()
     quoted = f"invalid input: {trigger.token} {SECRET} {BODY!r} {token_hash(trigger.token)!r}"
     answers: list[Answer] = []
-    async with running_ingress(postgres_url) as ingress:
-        loop.set_debug(True)
-        monkeypatch.setattr(loop, "slow_callback_duration", 0.0)
-        for point in POINTS:
+    monkeypatch.setattr(loop, "slow_callback_duration", 0.0)
+    loop.set_debug(True)
+    for point in POINTS:
+        # A process of its own: a token that was good already skips the step that looks for it alone.
+        async with running_ingress(postgres_url) as ingress:
             for number, error in enumerate(
                 (RuntimeError(quoted), KeyError(quoted), UnicodeDecodeError("utf-8", BODY, 0, 1, quoted))
             ):
@@ -118,11 +119,13 @@ async def test_a_fault_in_any_step_tells_nothing_of_what_was_sent(
                 with points.armed(point, "raise", error=error) as armed:
                     answers.append(await ingress.post(trigger.token, BODY, headers))
                 assert armed.hits, point
+    async with running_ingress(postgres_url) as ingress:
+        answers.append(await ingress.post(trigger.token, BODY, signed(SECRET, BODY)))
         monkeypatch.setattr(receive, "ANSWER_WITHIN_S", 0.2)
         half = f"POST {PATH}{trigger.token} HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n".encode()
         late = await raw(ingress, half + BODY)
-        loop.set_debug(False)
-    assert {answer.status for answer in answers} == {202, 500}
+    loop.set_debug(False)
+    assert {answer.status for answer in answers} == {200, 202, 500}
     assert late.startswith(b"HTTP/1.1 408 ")
     said = logs.getvalue().encode()
     assert b"webhook_failed" in said
