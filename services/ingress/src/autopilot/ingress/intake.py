@@ -21,6 +21,7 @@ from autopilot.storage.errors import Contention
 
 PATIENCE_S = 0.02
 MAX_PENDING = 10_000
+_WRITERS = 4  # one decides, one inserts, one waits for the disk, one hears of it
 _DECISIONS = 3
 
 
@@ -57,7 +58,7 @@ class ItemBlocked(InfrastructureError):
 
 
 class Intake:
-    """Takes what is offered; one writer looks up, decides and writes a batch while the next one gathers.
+    """Takes what is offered; a writer looks up, decides and writes a batch while others do so and the next one gathers.
 
     An item behind another session's lock is taken out of its batch and retried alone, so that it holds up nobody.
     """
@@ -73,6 +74,7 @@ class Intake:
             name="webhook_writes",
             size=lambda offer: len(offer.received.raw),
             max_pending=MAX_PENDING,
+            writers=_WRITERS,
             hold_s=hold_s,
             patience_s=PATIENCE_S,
         )
