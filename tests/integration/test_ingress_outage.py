@@ -182,7 +182,7 @@ async def test_an_exhausted_pool_is_503_in_time_and_everything_else_answers(
     monkeypatch.setattr(app, "ACQUIRE_S", 0.2)
     monkeypatch.setattr("tests.support.ingress.make_database", make_database)
     async with running_ingress(
-        postgres_url, db_pool_max=2, ingress_hold_s=0.6, ingress_bad_per_min=1
+        postgres_url, db_pool_max=2, ingress_hold_s=1.5, ingress_bad_per_min=1
     ) as ingress:
         assert await accepted(ingress, trigger)
         async with pools[0].connection(), pools[0].connection():
@@ -192,7 +192,7 @@ async def test_an_exhausted_pool_is_503_in_time_and_everything_else_answers(
             assert (await ingress.post("malformed")).status == 404
             assert (await ingress.post("malformed")).status == 429
             assert not any(post.done() for post in posts)
-            async with asyncio.timeout(5):  # long before the 9 s that an answer may take
+            async with asyncio.timeout(6):  # long before the 9 s that an answer may take
                 refused = await asyncio.gather(*posts)
             for answer in refused:
                 assert (answer.status, answer.body["code"]) == (503, "unavailable")

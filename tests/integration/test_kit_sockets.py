@@ -151,7 +151,7 @@ async def test_dribbling_bytes_buys_no_time() -> None:
 
 
 async def test_a_connection_may_rest_between_requests_and_not_for_ever() -> None:
-    async with serving(head_s=0.05, idle_s=0.4) as place:
+    async with serving(head_s=0.05, idle_s=1.0) as place:
         peer = await place.connect()
         peer.send(GET)
         assert (await peer.answer())[0] == 200
