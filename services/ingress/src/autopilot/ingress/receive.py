@@ -202,11 +202,15 @@ async def _read_body(request: web.BaseRequest) -> bytes:
         if EXPECT in request.headers:
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             request.writer.output_size = 0  # the answer itself has not begun
-        return await request.read()
+        # What has come with its headers need not be gathered.
+        raw = request.content.read_nowait() if request.content.is_eof() else await request.read()
     except web.HTTPRequestEntityTooLarge:
         raise answers.body_too_large(MAX_BODY_BYTES) from None
     except (web.RequestPayloadError, OSError):
         raise answers.body_unreadable() from None
+    if len(raw) > MAX_BODY_BYTES:
+        raise answers.body_too_large(MAX_BODY_BYTES)
+    return raw
 
 
 def _received(request: web.BaseRequest, raw: bytes) -> Received:
