@@ -104,6 +104,23 @@ async def test_a_body_of_two_mebibytes_is_told_the_limit(shop: Shop) -> None:
     assert "1 MiB" in answer.body["detail"]
 
 
+async def test_a_query_that_is_no_text_is_not_read_as_another(shop: Shop) -> None:
+    for query in ("job=%FF", "job=%ED%A0%80", "%C3=x"):
+        status, problem = await answer_to(
+            shop.owner, request(shop.owner, f"GET /api/scheduler/executions?{query}")
+        )
+        assert (status, problem["code"]) == (400, "malformed"), query
+
+
+async def test_a_name_is_one_line(shop: Shop) -> None:
+    for name in ("two\nlines", "last\n", "bell\a", "\u00a0 ", "\u0085x"):
+        answer = await shop.owner("POST", "/api/projects", {"name": name})
+        assert answer.problem() == (422, "invalid_value", "name"), repr(name)
+    assert answer.body["detail"] == "name: must be one line, not blank, without control characters."
+    fine = await shop.owner("POST", "/api/projects", {"name": "Ünïcode ✓"})
+    assert fine.status == 201
+
+
 async def test_a_body_that_is_no_json_is_told_where(shop: Shop) -> None:
     answer = await shop.owner("POST", "/api/autopilots", raw=b'{"title": hunter2}')
     assert answer.problem() == (400, "malformed", None)

@@ -43,6 +43,21 @@ def test_every_body_refuses_unknown_fields_and_every_shape_is_explained() -> Non
         assert schema.get("description"), f"{name} has no docstring"
 
 
+def test_every_text_of_a_body_has_a_limit_that_is_told() -> None:
+    """S13.8."""
+    free: set[str] = set()
+    schemas = DOCUMENT["components"]["schemas"]
+    for operation in OPERATIONS:
+        if "requestBody" not in operation:
+            continue
+        name = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+        for field, schema in schemas[name]["properties"].items():
+            for part in schema.get("anyOf", [schema]):
+                if part.get("type") == "string" and not part.keys() & {"maxLength", "format", "enum"}:
+                    free.add(f"{name}.{field}")
+    assert free == {"CommentCreate.body", "Complete.result", "Fail.error", "Output.text"}  # 64 KiB of UTF-8
+
+
 def test_instants_are_told_as_such_and_ids_as_uuids() -> None:
     run = DOCUMENT["components"]["schemas"]["RunView"]["properties"]
     assert run["created_at"] == {"type": "string", "format": "date-time"}

@@ -10,6 +10,7 @@ from datetime import datetime
 from enum import Enum
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 from aiohttp import web
@@ -19,7 +20,7 @@ from autopilot.domain.errors import InvalidValue
 from autopilot.domain.webhook.body import MAX_DEPTH
 from autopilot.kit.http import Problem
 from autopilot.rules_api.problems import malformed
-from autopilot.rules_api.wire.common import Body
+from autopilot.rules_api.wire.common import LINE, Body
 
 B = TypeVar("B", bound=msgspec.Struct)
 
@@ -33,6 +34,10 @@ _LIMIT = re.compile(
     r"^Expected `\w+` (?:of length )?(?:<=|>=|<|>|matching|multiple)|^Expected `\w+` that's a multiple"
 )
 _ENUM = "Invalid enum value"
+_PATTERNS = {
+    repr(r"\S"): "must not be blank",
+    repr(LINE): "must be one line, not blank, without control characters",
+}
 
 
 class Nothing(Body, frozen=True, kw_only=True):
@@ -72,6 +77,14 @@ def _fault_of(error: Exception) -> str:
     said = str(error)
     fault = said.removeprefix("JSON is malformed: ")
     return f": {fault}" if fault != said else ""
+
+
+def require_utf8(request: web.Request) -> None:
+    """400 for a query that is no UTF-8, which otherwise would be read as something that nobody asked for."""
+    try:
+        unquote_to_bytes(request.rel_url.raw_query_string).decode()
+    except UnicodeDecodeError:
+        raise malformed("The query is not UTF-8.") from None
 
 
 def read_query(query: MultiMapping[str], wanted: type[B]) -> B:
@@ -136,7 +149,7 @@ def _in_words(text: str) -> str:
     _expected, _, pattern = text.partition(" matching regex ")
     if not pattern:
         return text.replace("Expected", "expected", 1)
-    return "must not be blank" if pattern == repr(r"\S") else "is not of the expected form"
+    return _PATTERNS.get(pattern, "is not of the expected form")
 
 
 def _near(name: str, known: list[str]) -> str:

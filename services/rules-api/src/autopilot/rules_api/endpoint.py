@@ -169,6 +169,7 @@ def bind(deps: Deps, found: Route) -> web.RouteDef:
         else:
             call = PersonCall(deps=deps, session=session, request=request)
         arguments: dict[str, Any] = _path_of(request, found.params)
+        decode.require_utf8(request)
         query = decode.read_query(request.query, found.query or decode.Nothing)
         if found.query is not None:
             arguments["query"] = query

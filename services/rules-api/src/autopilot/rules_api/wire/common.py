@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
@@ -15,7 +15,10 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The query string of a request."""
 
 
-Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=100, pattern=r"\S")]
+# One line that is not blank, without control characters; `$` alone would let a last line break pass.
+LINE: Final = r"^[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*$(?!\n)"
+
+Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=100, pattern=LINE)]
 Email: TypeAlias = Annotated[str, msgspec.Meta(max_length=254, pattern=r"^[^@\s]+@[^@\s]+$")]
 Title: TypeAlias = Annotated[
     str, msgspec.Meta(min_length=1, max_length=200, pattern=r"\S", examples=["Nightly review"])

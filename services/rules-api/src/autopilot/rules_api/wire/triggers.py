@@ -35,7 +35,10 @@ Cron = Annotated[
         examples=["0 9 * * MON-FRI"],
     ),
 ]
-Timezone = Annotated[str, msgspec.Meta(description="An IANA name; UTC if none", examples=["Europe/Berlin"])]
+Timezone = Annotated[
+    str,
+    msgspec.Meta(max_length=100, description="An IANA name; UTC if none", examples=["Europe/Berlin"]),
+]
 Provider = Annotated[str, msgspec.Meta(extra_json_schema={"enum": sorted(NAMES)})]
 EventFilters = Annotated[
     list[dict[str, Any]],

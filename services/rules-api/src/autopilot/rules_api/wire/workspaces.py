@@ -18,7 +18,7 @@ class WorkspaceCreate(Body, frozen=True, kw_only=True):
 
     slug: Annotated[str, msgspec.Meta(max_length=63, pattern=r"^[a-z0-9](-?[a-z0-9])*$")]
     name: Name
-    issue_prefix: Annotated[str, msgspec.Meta(pattern=r"^[A-Z][A-Z0-9]{0,9}$")] = "AUT"
+    issue_prefix: Annotated[str, msgspec.Meta(max_length=10, pattern=r"^[A-Z][A-Z0-9]{0,9}$")] = "AUT"
 
 
 class WorkspacePatch(Body, frozen=True, kw_only=True):
