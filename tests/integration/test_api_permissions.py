@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from tests.support.api import running_api
 from tests.support.digest import digest
-from tests.support.everybody import CONFLICTS, Walk, make_walk
+from tests.support.everybody import CONFLICTS, Persona, Walk, make_walk
 
-from autopilot.domain.permissions import Action
+from autopilot.domain.permissions import Action, Role, TokenKind
 from autopilot.rules_api.app import ROUTES
 
 A = Action
@@ -147,6 +147,25 @@ async def test_whoever_may_not_is_refused_as_s6_says_and_nothing_changes(walk: W
         for (persona, why), answer in zip(refused, answers, strict=True):
             if answer.problem()[:2] != why:
                 wrong.append(f"{route} by {persona.name}: {answer.problem()} instead of {why}")
+    assert wrong == []
+    assert await digest(walk.shop.database) == before
+
+
+async def test_what_is_in_another_workspace_does_not_exist(walk: Walk) -> None:
+    """S6.6: for every verb and every id, also for an owner and a machine of their own workspace."""
+    far = await walk.shop.api.place("far")
+    owner = Persona(name="far owner", client=far.owner, role=Role.OWNER)
+    machine = Persona(
+        name="far machine", client=await walk.shop.api.program(far, TokenKind.RUNTIME), kind=TokenKind.RUNTIME
+    )
+    before = await digest(walk.shop.database)
+    wrong: list[str] = []
+    for route, right in RIGHTS.items():
+        if "{" in route:
+            asking = machine if right is A.RUNTIME_SERVE else owner
+            answer = await walk.call(asking, *route.split(" "), fresh=False)
+            if answer.problem()[:2] != (404, "not_found"):
+                wrong.append(f"{route}: {answer.problem()}")
     assert wrong == []
     assert await digest(walk.shop.database) == before
 
