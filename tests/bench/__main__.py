@@ -9,6 +9,8 @@ import time
 FIGURES = (
     "cron",
     "dispatch",
+    "queue",
+    "handoff",
     "schedule",
     "idle_tick",
     "jobs",

@@ -1,6 +1,7 @@
 """Runs dispatched a second against PgQueuer's drain of as many no-op jobs on the same server: `python -m tests.bench.dispatch`.
 
-Half of ours make an issue with its task, half a bare task; each also writes an event. One process each, turn about.
+Half of ours make an issue with its task, half a bare task; each also writes an event. One process each, turn about. Then ours again,
+while another session has been holding an old snapshot for 10 s of such work, which keeps every dead row where it is.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from autopilot.domain.ids import AutopilotId, RuntimeId
 from autopilot.domain.states import ExecutionMode
 from autopilot.storage.database import Database
 
-RUNS = 10_000
+RUNS = 20_000
 ROUNDS = 3
 LOOPS = 2
 BATCH = 500
+HELD_S = 10.0
 
 
 async def _fill(database: Database, autopilots: list[AutopilotId]) -> None:
@@ -37,15 +39,39 @@ async def _fill(database: Database, autopilots: list[AutopilotId]) -> None:
 async def _ours(url: str, database: Database, autopilots: list[AutopilotId], runtime_id: RuntimeId) -> float:
     tables = "autopilot_run, dispatch_queue, issue, issue_subscriber, agent_task, run_event_outbox, run_event"
     await truncate(url, tables)
+    return await _drained(database, autopilots, runtime_id)
+
+
+async def _drained(database: Database, autopilots: list[AutopilotId], runtime_id: RuntimeId) -> float:
     await _fill(database, autopilots)
     await set_runtime(database, runtime_id)
+    async with database.connection() as conn:
+        before = await conn.fetchval("SELECT count(*) FROM agent_task")
     started = time.perf_counter()
     await asyncio.gather(*(drain(worker(database, dispatch_batch_size=BATCH)) for _ in range(LOOPS)))
     seconds = time.perf_counter() - started
     async with database.connection() as conn:
-        made = await conn.fetchval("SELECT count(*) FROM agent_task")
+        made = await conn.fetchval("SELECT count(*) FROM agent_task") - before
     assert made == RUNS, f"{made} tasks of {RUNS} runs"
     return RUNS / seconds
+
+
+async def _held(
+    url: str, database: Database, autopilots: list[AutopilotId], runtime_id: RuntimeId
+) -> tuple[float, float]:
+    """The rate on clean tables, and that after so many seconds of work under an old snapshot."""
+    clean = await _ours(url, database, autopilots, runtime_id)
+    holder = await asyncpg.connect(url)
+    try:
+        async with holder.transaction(isolation="repeatable_read"):
+            await holder.execute("SELECT 1 FROM dispatch_queue")
+            until = time.perf_counter() + HELD_S
+            rate = 0.0
+            while rate == 0.0 or time.perf_counter() < until:
+                rate = await _drained(database, autopilots, runtime_id)
+            return clean, rate
+    finally:
+        await holder.close()
 
 
 async def _pgqueuer(pool: asyncpg.Pool[asyncpg.Record]) -> float:
@@ -82,8 +108,12 @@ async def measure() -> None:
         ours, theirs = await rates_in_turn(
             lambda: _ours(url, database, autopilots, setting.runtime_id), lambda: _pgqueuer(pool), ROUNDS
         )
+        clean, held = await _held(url, database, autopilots, setting.runtime_id)
     name = f"dispatch of {RUNS:,} runs (half issues, half bare tasks)"
     print_ratio(name, ours, theirs, "runs/s", f"PgQueuer {version('pgqueuer')} drains no-op jobs at")
+    print(
+        f"after {HELD_S:.0f} s with an old snapshot held: {held:,.0f} runs/s, clean {clean:,.0f} runs/s; ratio {held / clean:.2f}"
+    )
 
 
 def main() -> None:

@@ -1,0 +1,140 @@
+"""POST to a runtime that waits, beside PgQueuer's enqueue to handler: `python -m tests.bench.handoff`.
+
+Webhooks come at 200 a second, without waiting for one another; the four services run as processes, with NATS and with polling alone, and a
+runtime polls for whatever there is; it keeps what it gets. PgQueuer's worker is a process too, and is told by NOTIFY. The clock is the machine's monotonic one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+import uuid
+from collections.abc import Callable, Coroutine
+from importlib.metadata import version
+
+import asyncpg
+from pgqueuer.adapters.drivers.asyncpg import AsyncpgPoolDriver
+from pgqueuer.adapters.persistence.queries import Queries
+from tests.bench.support import bench_database, percentile
+from tests.support.system import System, running_system
+
+RATE = 200
+WARM_UP = 400
+COUNT = 600
+HOOKS = 4  # a pace of 6,000 a minute each
+LIMIT_S = 60.0
+PAYLOAD = {"ref": "refs/heads/main", "commits": [{"message": "x" * 80} for _ in range(40)]}
+
+
+async def _at_rate(send: Callable[[int], Coroutine[None, None, None]]) -> None:
+    """Call it for each number at its time, however long the others take."""
+    began = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for number in range(WARM_UP + COUNT):
+            await asyncio.sleep(max(0.0, began + number / RATE - time.perf_counter()))
+            group.create_task(send(number))
+
+
+class Runtime:
+    """Claims over the protocol until it has been handed what was sent; when it was, by run."""
+
+    def __init__(self, system: System, runtime_id: str) -> None:
+        self._system = system
+        self._runtime_id = runtime_id
+        self.handed: dict[str, float] = {}
+
+    async def claim_all(self, tasks: int) -> None:
+        while len(self.handed) < tasks:
+            body = {"runtime_id": self._runtime_id, "claim_id": str(uuid.uuid4()), "limit": 100, "wait_s": 5}
+            answer = await self._system.api(
+                "POST", "/api/runtime/claim", body, token=self._system.runtime_token
+            )
+            at = time.perf_counter()
+            assert answer.status == 200, answer
+            self.handed |= {task["run_id"]: at for task in answer.body["tasks"]}
+
+
+async def _ours(*, nats: bool) -> list[float]:
+    """Milliseconds from the start of a POST to the answer that hands its task over, the first ones left out."""
+    async with running_system(nats=nats) as system:
+        made = await system.ok(
+            "POST",
+            "/api/runtime/register",
+            {"name": "bench", "concurrency": WARM_UP + COUNT},
+            token=system.runtime_token,
+        )
+        runtime = Runtime(system, str(made["runtime_id"]))
+        agent = await system.make_agent(made["runtime_id"])
+        hooks = [
+            await system.make_webhook(await system.make_autopilot(agent, "run_only")) for _ in range(HOOKS)
+        ]
+        sent: list[tuple[str, float]] = []
+
+        async def send(number: int) -> None:
+            began = time.perf_counter()
+            reply = await system.post_webhook(hooks[number % HOOKS], PAYLOAD, delivery=f"handoff-{number}")
+            assert reply.body["status"] == "accepted", reply
+            if number >= WARM_UP:
+                sent.append((reply.body["run_id"], began))
+
+        async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
+            group.create_task(runtime.claim_all(WARM_UP + COUNT))
+            await _at_rate(send)
+    return [(runtime.handed[run_id] - began) * 1000 for run_id, began in sent]
+
+
+async def _theirs() -> list[float]:
+    async with bench_database() as url, asyncpg.create_pool(url, min_size=2, max_size=8) as pool:
+        queries = Queries(AsyncpgPoolDriver(pool))
+        await queries.install()
+        worker = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.bench.rival_pgqueuer", url, str(WARM_UP + COUNT)),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        try:
+            assert worker.stdout is not None
+            assert await worker.stdout.readline() == b"ready\n"
+            sent: dict[int, float] = {}
+
+            async def send(number: int) -> None:
+                sent[number] = time.perf_counter()
+                await queries.enqueue("noop", str(number).encode())
+
+            await _at_rate(send)
+            async with asyncio.timeout(LIMIT_S):
+                told, _ = await worker.communicate()
+        finally:
+            if worker.returncode is None:
+                worker.kill()
+                await worker.wait()
+    handled = dict(line.split() for line in told.decode().splitlines())
+    return [(float(handled[str(number)]) - sent[number]) * 1000 for number in range(WARM_UP, WARM_UP + COUNT)]
+
+
+async def measure() -> None:
+    """Print a line for each way."""
+    theirs = await _theirs()
+    print(f"PgQueuer {version('pgqueuer')}, enqueue → handler at {RATE}/s: {_told(theirs)}", flush=True)
+    for nats in (True, False):
+        ours = await _ours(nats=nats)
+        ratios = " and ".join(f"{percentile(ours, p) / percentile(theirs, p):.1f}" for p in (0.5, 0.99))
+        name = "with NATS" if nats else "polling alone"
+        print(
+            f"POST → task handed to a waiting runtime at {RATE}/s, {name}: {_told(ours)}; × {ratios}",
+            flush=True,
+        )
+
+
+def _told(values: list[float]) -> str:
+    return f"p50 {percentile(values, 0.5):.1f} ms, p99 {percentile(values, 0.99):.1f} ms"
+
+
+def main() -> None:
+    """Run the benchmark."""
+    asyncio.run(measure())
+
+
+if __name__ == "__main__":
+    main()
