@@ -24,7 +24,9 @@ MEASURE_EVERY_S = 5.0
 # Other services end runs without a word to this one, so the outbox is looked at more often than the queue.
 SEQUENCE_EVERY_S = 0.25
 # A stuck neighbour costs a batch half a second before it is split; all timeouts together stay below the lease.
-_SESSION = {"lock_timeout": "500", "statement_timeout": "10000"}
+# Its few statements are large, and their plans fit batches of any size: planning each anew for the first calls of every
+# connection would be what a run waits for.
+_SESSION = {"lock_timeout": "500", "statement_timeout": "10000", "plan_cache_mode": "force_generic_plan"}
 
 
 async def build(service: Service, config: DispatcherConfig) -> None:
