@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
@@ -25,7 +26,7 @@ from autopilot.domain.rules import Rule
 from autopilot.domain.schedule import DEFAULT_LATENESS_S, NO_CATCH_UP_LATENESS_S
 from autopilot.domain.states import AttributionPolicy, ExecutionMode, Source, TriggerKind
 from autopilot.storage import queries
-from autopilot.storage.bodies import body_of
+from autopilot.storage.bodies import unpack
 from autopilot.storage.database import Conn
 from autopilot.storage.queue import Claimed
 
@@ -47,14 +48,20 @@ class RunTrigger(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunDelivery(msgspec.Struct, frozen=True, kw_only=True):
-    """The webhook delivery behind a run; `body` is what was received, byte for byte, None where retention has taken it."""
+    """The webhook delivery behind a run, its body as it is stored: one that cannot be unpacked must not stop a whole claim."""
 
     id: DeliveryId
     provider: str
     event: str
     content_type: str | None
     received_at: datetime
-    body: bytes | None
+    stored: bytes | None
+    raw_size: int | None
+
+    @property
+    def body(self) -> bytes | None:
+        """What was received, byte for byte; None where retention has taken it."""
+        return None if self.stored is None else unpack(self.stored, self.raw_size)
 
 
 class PendingRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +102,7 @@ class RuleFacts(msgspec.Struct, frozen=True, kw_only=True):
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """What one claim got. An entry whose run is not pending has None beside it, which no writer leaves behind.
 
+    Rules and triggers whose facts this program cannot read, as those of a newer one, are missing.
     `next_seq`: nothing before it is free; None where that is not known. `deferred` entries left for a later time
     within the pace of their triggers, `noisy`.
     """
@@ -175,10 +183,12 @@ def _claim_of(rows: list[asyncpg.Record]) -> Claim:
     triggers: dict[TriggerId, RunTrigger] = {}
     for row in rows if first["seq"] is not None else ():
         entries.append((_entry_of(row), _run_of(row) if row["pending"] else None))
-        if (facts := row["rule_facts"]) is not None:
-            rules[row["rule_version_id"]] = msgspec.convert(facts, RuleFacts)
-        if (facts := row["trigger_facts"]) is not None:
-            triggers[row["trigger_id"]] = msgspec.convert(facts, RunTrigger)
+        with suppress(msgspec.ValidationError):
+            if (facts := row["rule_facts"]) is not None:
+                rules[row["rule_version_id"]] = msgspec.convert(facts, RuleFacts)
+        with suppress(msgspec.ValidationError):
+            if (facts := row["trigger_facts"]) is not None:
+                triggers[row["trigger_id"]] = msgspec.convert(facts, RunTrigger)
     return Claim(
         entries=entries,
         rules=rules,
@@ -226,5 +236,6 @@ def _delivery_of(row: asyncpg.Record) -> RunDelivery | None:
         event=row["delivery_event"],
         content_type=row["content_type"],
         received_at=row["received_at"],
-        body=body_of(row),
+        stored=row["body"],
+        raw_size=row["raw_size"],
     )

@@ -17,6 +17,9 @@ from autopilot.storage.pending import Claim, PendingRun, RuleFacts, RunTrigger
 from autopilot.storage.queue import Claimed
 
 MAX_FAN_OUT = 5000
+UNREADABLE = (
+    "this dispatcher cannot read the run's rule version or trigger, which a newer one may have written"
+)
 
 _logger = log.get_logger()
 
@@ -67,8 +70,12 @@ def plan_batch(batch: Batch) -> Job:
             orphans.append(str(entry.run_id))
             job.works.append(Work(entry.seq, entry.run_id, entry.attempts))
             continue
-        facts = batch.rules[run.rule_version_id]
-        trigger = batch.triggers[entry.trigger_id] if entry.trigger_id is not None else None
+        facts = batch.rules.get(run.rule_version_id)
+        trigger = batch.triggers.get(entry.trigger_id) if entry.trigger_id is not None else None
+        if facts is None or (trigger is None and entry.trigger_id is not None):
+            _logger.error("run_facts_unreadable", run_id=str(run.id), version_id=str(run.rule_version_id))
+            job.failures.append((entry, UNREADABLE))
+            continue
         key = (run.rule_version_id, run.source, entry.trigger_id, run.originator_id, run.superseded)
         place = known.get(key)
         if place is None:
