@@ -21,6 +21,7 @@ from tests.support.dispatching import (
 )
 from tests.support.rules import Setting
 
+from autopilot.dispatcher import worker as dispatch_worker
 from autopilot.dispatcher.config import DispatcherConfig
 from autopilot.dispatcher.pacing import Flood
 from autopilot.dispatcher.upkeep import Upkeep
@@ -213,6 +214,36 @@ async def test_a_quiet_trigger_passes_a_flood(database: Database, setting: Setti
     assert told["span"] == timedelta(minutes=(6_000 - 60) // 60 - 1)
     assert not await one.step()
     await assert_coherent(database)
+
+
+async def test_a_flood_does_not_hold_up_those_of_its_runs_whose_time_has_come(
+    database: Database, setting: Setting
+) -> None:
+    """S10.3: what has its time is dispatched at once, also while the rest of its trigger's runs are still given theirs."""
+    autopilot, noisy = await make_hook(database, setting)
+    await receive_many(database, autopilot, noisy, 5)
+    await execute(database, "UPDATE dispatch_queue SET paced = true")
+    await receive_many(database, autopilot, noisy, 5)
+    flood = Flood(database, CONFIG)
+    flood.note([noisy])
+    await drain(worker(database, flood=flood))
+    assert (await statuses(database, noisy)).count("running") == 5
+    await assert_coherent(database)
+
+
+async def test_a_claim_that_passes_all_there_is_comes_to_an_end(
+    database: Database, setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S1.3: a flood longer than a look ahead is looked through once in a step, not for as long as it lasts."""
+    monkeypatch.setattr(dispatch_worker, "_LOOK_AHEAD", 10)
+    autopilot, noisy = await make_hook(database, setting)
+    await receive_many(database, autopilot, noisy, 35)
+    flood = Flood(database, CONFIG)
+    flood.note([noisy])
+    one = worker(database, flood=flood)
+    for _ in range(2):
+        async with asyncio.timeout(10):
+            assert not await one.step()
 
 
 async def status_of(database: Database, run_id: RunId | UUID) -> str:

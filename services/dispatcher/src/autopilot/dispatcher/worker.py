@@ -132,10 +132,11 @@ class Worker:
         now = self._clock.monotonic()
         if now - self._cursor_since > _CURSOR_FOR_S:
             self._cursor, self._cursor_since = 0, now
+        from_front = False
         while True:
-            start = self._cursor
-            claim = await self._claim_from(start)
-            if claim.entries or (claim.next_seq is None and start == 0 and self._cursor == 0):
+            from_front = from_front or self._cursor == 0
+            claim = await self._claim_from(self._cursor)
+            if claim.entries or (from_front and self._cursor == 0):
                 self._count(claim)
                 return claim
 

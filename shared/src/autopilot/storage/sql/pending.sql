@@ -1,6 +1,7 @@
 -- name: claim
 -- The oldest free entries of runs from $1 up to $2, at most $3 rows of $4 bytes, leased for $6 seconds under token $5 in one statement that
--- touches no index, with all that dispatch judges and tells of them. Left out are the triggers in $8; $9, where given, names the only ones.
+-- touches no index, with all that dispatch judges and tells of them. Left out are the triggers in $8 as far as they have no time yet; $9, where
+-- given, names the only ones whose entries get theirs.
 -- An entry that was claimed three times without an outcome comes alone: the claims of its neighbours are not spent on it.
 -- Webhook runs get their time first, $7 a minute where their trigger says nothing; those whose time is later leave for it at once (S10.3).
 -- A late schedule run is superseded if any later one of its trigger was not skipped ($10 and $11 s are the limits of the two policies that
@@ -12,7 +13,7 @@ WITH picked AS MATERIALIZED (
     SELECT q.seq, q.trigger_id, q.size, q.paced, q.claims - q.attempts >= 3 AS suspect
       FROM dispatch_queue q
      WHERE q.seq >= $1 AND q.seq < $2 AND q.run_id IS NOT NULL AND (q.lease_until IS NULL OR q.lease_until < clock_timestamp())
-       AND (q.trigger_id = ANY($8::uuid[])) IS NOT TRUE AND ($9::uuid[] IS NULL OR q.trigger_id = ANY($9::uuid[]))
+       AND (q.paced OR (q.trigger_id = ANY($8::uuid[])) IS NOT TRUE) AND ($9::uuid[] IS NULL OR (NOT q.paced AND q.trigger_id = ANY($9::uuid[])))
      ORDER BY q.seq
      LIMIT $3
        FOR UPDATE SKIP LOCKED
