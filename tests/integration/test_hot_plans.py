@@ -31,6 +31,9 @@ SELECT {_I}, {_W}, 't', 'd', 'run_only', {_W}, {_W}, {_I} FROM generate_series(1
 INSERT INTO autopilot_trigger (id, workspace_id, autopilot_id, kind, published_version_id, cron, timezone, catch_up, tzdata_version, next_run_at)
 SELECT {_I}, {_W}, {_I}, 'schedule', {_I}, '0 0 1 1 *', 'UTC', 'latest', 'x', now() + (i - 10) * interval '1 minute'
   FROM generate_series(1, {ROWS}) i;
+INSERT INTO autopilot_trigger (id, workspace_id, autopilot_id, kind, published_version_id, provider, token_hash, token_enc, token_hint)
+SELECT {_ID.format("2000000 + i")}, {_W}, {_I}, 'webhook', {_I}, 'generic', i::text::bytea, 'enc', 'abcd' FROM generate_series(1, {ROWS}) i;
+INSERT INTO webhook_dedupe (trigger_id, dedupe_key, delivery_id) SELECT {_ID.format("2000000 + i")}, 'k', {_I} FROM generate_series(1, {ROWS}) i;
 INSERT INTO dispatch_queue (run_id, autopilot_id) SELECT {_I}, {_W} FROM generate_series(1, {ROWS}) i;
 INSERT INTO dispatch_queue (delivery_id, autopilot_id) SELECT {_I}, {_W} FROM generate_series(1, 100) i;
 INSERT INTO dispatch_deferred (kind, run_id, autopilot_id, available_at, enqueued_at)
@@ -63,6 +66,13 @@ SET session_replication_role = origin;
 ANALYZE;
 """
 
+_HOOKS = [uid(2_000_000 + n) for n in (7, 8, 9)]
+_TWO_NEW_ONE_REPEATED: tuple[object, ...] = (
+    *([uid(3_000_000 + n) for n in range(3)], _HOOKS, [1] * 3, [1] * 3, ["e"] * 3, ["k", "n", "n"]),
+    *(["delivery_id"] * 3, [], ["not_required"] * 3, ["queued"] * 3, ["{}"] * 3, [], [200] * 3, ["{}"] * 3, [], []),
+    *([uid(4_000_000 + n) for n in range(3)], [uid(1)] * 3, [uid(1)] * 3, ["trigger_owner"] * 3, [b"{}"] * 3, []),
+)
+
 # At most so many rows looked at: what is due or asked for, with some room for how a plan finds it.
 HOT: dict[str, tuple[str, str, tuple[object, ...], int]] = {
     "claim of the dispatcher": (
@@ -72,6 +82,11 @@ HOT: dict[str, tuple[str, str, tuple[object, ...], int]] = {
         1000,
     ),
     "claim of undecided deliveries": ("undecided", "claim", (50, 1 << 20, uid(1), 30.0), 200),
+    "what tokens lead to": ("webhook_targets", "find_targets", ([b"7", b"8", b"unknown"],), 20),
+    "webhooks that are written": ("deliveries", "insert_deliveries", _TWO_NEW_ONE_REPEATED, 10),
+    "webhooks that may be written": ("deliveries", "find_written", ([uid(7), uid(3_000_000)],), 2),
+    "webhooks that came before": ("deliveries", "find_slots", (_HOOKS, ["k"] * 3), 6),
+    "repeats to count": ("deliveries", "count_attempts", ([uid(7), uid(8)], [1, 2]), 6),
     "entries whose time has come": ("queue", "move_due", (1000,), 100),
     "due triggers": ("schedules", "lock_due", (500, []), 100),
     "the next due trigger": ("schedules", "peek", ("autopilot_schedule_dispatch",), 10),
