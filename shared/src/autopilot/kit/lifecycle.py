@@ -26,7 +26,7 @@ C = TypeVar("C", bound=configuration.CommonConfig)
 
 _logger = log.get_logger()
 
-_ALLOCATIONS_BETWEEN_COLLECTIONS = 20_000
+_ALLOCATIONS_BETWEEN_COLLECTIONS = 10_000
 
 EXIT_STOPPED = 0
 EXIT_NOT_DRAINED = 1
@@ -182,7 +182,7 @@ def _spare_collector() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_ALLOCATIONS_BETWEEN_COLLECTIONS, 20, 20)
+    gc.set_threshold(_ALLOCATIONS_BETWEEN_COLLECTIONS, 10, 10)
 
 
 def _stop_on_signals() -> asyncio.Event:
