@@ -69,8 +69,26 @@ ANALYZE;
 _HOOKS = [uid(2_000_000 + n) for n in (7, 8, 9)]
 _TWO_NEW_ONE_REPEATED: tuple[object, ...] = (
     *([uid(3_000_000 + n) for n in range(3)], _HOOKS, [1] * 3, [1] * 3, ["e"] * 3, ["k", "n", "n"]),
-    *(["delivery_id"] * 3, [], ["not_required"] * 3, ["queued"] * 3, ["{}"] * 3, [], [200] * 3, ["{}"] * 3, [], []),
-    *([uid(4_000_000 + n) for n in range(3)], [uid(1)] * 3, [uid(1)] * 3, ["trigger_owner"] * 3, [b"{}"] * 3, []),
+    *(
+        ["delivery_id"] * 3,
+        [],
+        ["not_required"] * 3,
+        ["queued"] * 3,
+        ["{}"] * 3,
+        [],
+        [200] * 3,
+        ["{}"] * 3,
+        [],
+        [],
+    ),
+    *(
+        [uid(4_000_000 + n) for n in range(3)],
+        [uid(1)] * 3,
+        [uid(1)] * 3,
+        ["trigger_owner"] * 3,
+        [b"{}"] * 3,
+        [],
+    ),
 )
 
 # At most so many rows looked at: what is due or asked for, with some room for how a plan finds it.
