@@ -1,4 +1,4 @@
-"""Taking webhooks, many at once: looked up, decided and written by one writer, without a wait in between (HAZARDS 11, 12)."""
+"""Taking webhooks, many at once: looked up, decided and written in one go (HAZARDS 11, 12)."""
 
 from __future__ import annotations
 
@@ -36,6 +36,9 @@ class Offer(msgspec.Struct, kw_only=True):
     found: Found | None = None
     new: NewDelivery | None = None
 
+    def __repr__(self) -> str:  # asyncio shows what tasks and futures hold when it debugs
+        return f"Offer({self.received.delivery_id})"
+
 
 class Taken(msgspec.Struct, frozen=True):
     """What was decided of a request, on which facts, and what became of it."""
@@ -43,6 +46,9 @@ class Taken(msgspec.Struct, frozen=True):
     found: Found
     new: NewDelivery
     fate: Settled
+
+    def __repr__(self) -> str:
+        return f"Taken({self.new.id})"
 
 
 class Unsettled(InfrastructureError):
