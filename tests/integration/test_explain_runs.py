@@ -85,6 +85,12 @@ async def test_a_run_put_back_tells_when_it_comes_again(
     answer = await explained(shop.owner, rule, run_id=run_id)
     assert (answer["verdict"], said in answer["summary"]) == (verdict, True), answer["summary"]
     assert fact(answer, "available_at") is not None
+    await execute(
+        shop.database, "UPDATE dispatch_deferred SET available_at = available_at - interval '1 min'"
+    )
+    late = await explained(shop.owner, rule, run_id=run_id)
+    assert (late["verdict"], "no dispatcher has taken it" in late["summary"]) == (verdict, True)
+    assert "See that a dispatcher runs" in late["next_step"]
 
 
 async def test_a_run_without_a_place_is_reported_as_impossible(shop: Shop) -> None:

@@ -60,7 +60,10 @@ async def age(shop: Shop, rule: AutopilotId, to: str = "2026-01-01") -> None:
         ("autopilot", "created_at", "id"),
     ):
         await execute(
-            shop.database, f"UPDATE {table} SET {column} = $2::text::timestamptz WHERE {key} = $1", rule, to
+            shop.database,
+            f"UPDATE {table} SET {column} = least({column}, $2::text::timestamptz) WHERE {key} = $1",
+            rule,
+            to,
         )
     await execute(
         shop.database, "ALTER TABLE autopilot_rule_version DISABLE TRIGGER autopilot_rule_version_immutable"
@@ -292,3 +295,106 @@ async def test_the_same_time_on_the_wall_twice_is_explained_by_the_clock(shop: S
     assert "2026-11-01 01:30 EST" in twin["text"]
     runs = await runs_of(shop.database, trigger)
     assert [UUID(one) for one in twin["facts"]["run_ids"]] == [runs[1]["id"]]
+
+
+async def test_a_time_is_the_same_whatever_its_offset_and_ends_before_calendars_do(shop: Shop) -> None:
+    """S13.3: eight hours east, and the ends of what can be counted."""
+    rule, _ = await old_rule(shop, "0 9 * * *", "Pacific/Kiritimati")
+    path = f"/api/autopilots/{rule}/explain?at="
+    answers = [
+        (await shop.owner("GET", path + at)).body["summary"]
+        for at in ("2026-03-04T09:00:30Z", "2026-03-04T17:00:00%2B08:00")
+    ]
+    assert answers[0] == answers[1]
+    assert "which is 2026-03-04 09:00 UTC" in answers[0]
+    for at in ("0001-01-01T00:00:00%2B14:00", "1969-12-31T23:59:59Z", "9999-12-31T23:59:30-10:00"):
+        assert (await shop.owner("GET", path + at)).problem() == (422, "invalid_value", "at"), at
+    for at in ("1970-01-01T00:00:00Z", "9998-12-31T23:59:30Z"):
+        assert (await shop.owner("GET", path + at)).status == 200, at
+
+
+async def test_how_a_rule_stands_names_its_only_trigger_that_is_off_and_a_scheduler_that_is_away(
+    shop: Shop,
+) -> None:
+    rule, trigger = await old_rule(shop, "0 9 * * *")
+    path = f"/api/autopilots/{rule}/triggers/{trigger}"
+    await shop.owner("PATCH", path, {"enabled": False})
+    assert (await explained(shop.owner, rule))["verdict"] == "trigger_disabled"
+    await shop.owner("PATCH", path, {"enabled": True})
+    assert (await explained(shop.owner, rule))["verdict"] == "nothing_stops_it"
+    await execute(
+        shop.database,
+        "UPDATE autopilot_trigger SET next_run_at = now() - interval '1 hour' WHERE id = $1",
+        trigger,
+    )
+    overdue = await explained(shop.owner, rule)
+    assert (overdue["verdict"], "60 min ago" in overdue["summary"]) == ("schedule_overdue", True)
+
+
+async def test_a_run_is_found_without_its_plan_and_without_its_trigger(shop: Shop) -> None:
+    """S7.15, S7.17: runs are kept longer than plans, and outlive a trigger that was deleted since."""
+    rule, trigger = await old_rule(shop, "0 9 * * *")
+    run_id = await admit_one(
+        shop.database, rule, source=Source.SCHEDULE, trigger_id=trigger, planned_at=LONG_AGO
+    )
+    for _ in range(2):
+        answer = await explained(shop.owner, rule, at=LONG_AGO)
+        assert (answer["verdict"], len(answer["findings"])) == ("queued", 1)
+        assert [
+            one["facts"]["run_id"] for one in answer["findings"][0]["checks"] if "run_id" in one["facts"]
+        ] == [str(run_id)]
+        await shop.owner("DELETE", f"/api/autopilots/{rule}/triggers/{trigger}")
+
+
+async def test_a_trigger_that_was_off_comes_before_one_that_does_not_fire_then(shop: Shop) -> None:
+    rule, _ = await old_rule(shop, "30 * * * *")
+    daily = await rules.make_schedule_trigger(shop.database, shop.setting, rule, "0 9 * * *")
+    await shop.owner("PATCH", f"/api/autopilots/{rule}/triggers/{daily.id}", {"enabled": False})
+    await age(shop, rule)
+    answer = await explained(shop.owner, rule, at=LONG_AGO)
+    assert (answer["verdict"], answer["findings"][0]["id"]) == ("trigger_disabled", str(daily.id))
+    assert answer["findings"][1]["verdict"] == "cron_no_match"
+
+
+async def test_history_can_be_read_in_a_zone_that_is_known_no_more(shop: Shop) -> None:
+    """S8.2"""
+    rule, trigger = await old_rule(shop, "0 9 * * *")
+    await plan(shop, trigger, LONG_AGO)
+    await admit_one(shop.database, rule, source=Source.SCHEDULE, trigger_id=trigger, planned_at=LONG_AGO)
+    await execute(
+        shop.database,
+        "UPDATE autopilot_trigger SET timezone = 'Mars/Base', schedule_error = 'no such zone', next_run_at = NULL WHERE id = $1",
+        trigger,
+    )
+    assert (await explained(shop.owner, rule, at=LONG_AGO))["verdict"] == "queued"
+    assert (await explained(shop.owner, rule))["verdict"] == "schedule_error"
+
+
+async def test_a_plan_that_nobody_tries_again_or_takes_over_sends_for_a_scheduler(shop: Shop) -> None:
+    """S13.3: failed, its next attempt due long ago; held by one that is gone."""
+    rule, trigger = await old_rule(shop, "0 9,10 * * *")
+    await plan(
+        shop, trigger, LONG_AGO, state="FAILED", next_retry_at=LONG_AGO + timedelta(minutes=5), attempts=1
+    )
+    failed = await explained(shop.owner, rule, at=LONG_AGO)
+    assert failed["verdict"] == "schedule_overdue"
+    assert "It was to be tried again at 2026-03-04 09:05 UTC" in failed["summary"]
+    later = LONG_AGO + timedelta(hours=1)
+    await plan(shop, trigger, later, state="RUNNING")
+    held = await explained(shop.owner, rule, at=later)
+    assert "is gone" in held["summary"]
+    assert "See that a scheduler runs" in held["next_step"]
+
+
+async def test_the_reason_of_a_pause_is_not_that_of_another(shop: Shop) -> None:
+    """S2.7: paused by a person then, by the system now."""
+    rule, _ = await old_rule(shop, "0 9 * * *")
+    path = f"/api/autopilots/{rule}"
+    await shop.owner("PATCH", path, {"status": "paused"})
+    await age(shop, rule, "2026-03-01")
+    await shop.owner("PATCH", path, {"status": "active"})
+    await shop.owner("PATCH", path, {"status": "paused"})
+    await execute(shop.database, "UPDATE autopilot SET pause_reason = 'owner_left' WHERE id = $1", rule)
+    then, now = await explained(shop.owner, rule, at=LONG_AGO), await explained(shop.owner, rule)
+    assert (fact(then, "pause_reason"), fact(now, "pause_reason")) == (None, "owner_left")
+    assert (fact(then, "rule_version"), fact(now, "rule_version")) == (3, 5)

@@ -14,8 +14,11 @@ from tests.support.ingress import Ingress, running_ingress, signed
 from tests.support.rules import WebhookTrigger
 from tests.support.work import Shop, make_shop
 
+from autopilot.dispatcher.admissions import Admissions
+from autopilot.dispatcher.config import DispatcherConfig
 from autopilot.domain.ids import AutopilotId
 from autopilot.kit import points
+from autopilot.kit.config import Secret
 
 SECRET = "a signing secret of a decent length"
 BODY = b'{"ref": "main"}'
@@ -173,3 +176,38 @@ async def test_a_trigger_that_never_received_anything_sends_its_owner_to_the_pro
     answer = await explained(shop.owner, rule, trigger_id=hook.id)
     assert answer["verdict"] == "nothing_stops_it"
     assert "see at the provider" in check(answer, "nothing_received")["text"]
+
+
+async def test_the_same_key_is_found_among_many_and_many_filters_stay_one_line(
+    shop: Shop, ingress: Ingress, rule: AutopilotId, hook: WebhookTrigger
+) -> None:
+    """S13.3: created twice, at a trigger that is never quiet."""
+    path = f"/api/autopilots/{rule}/triggers/{hook.id}"
+    for _ in range(21):
+        await push(ingress, hook)
+    await shop.owner("PATCH", path, {"event_filters": [{"event": f"e{n}" * 30} for n in range(50)]})
+    filtered = await push(ingress, hook, "d-1")
+    answer = await explained(shop.owner, rule, delivery_id=filtered)
+    assert answer["verdict"] == "event_filtered"
+    assert "and 45 more" in answer["summary"]
+    assert "At least 20 other deliveries of this event" in check(answer, "other_keys")["text"]
+    await shop.owner("PATCH", path, {"event_filters": []})
+    again = await explained(shop.owner, rule, delivery_id=await push(ingress, hook, "d-1"))
+    others = check(again, "slot_free")["facts"]["others"]
+    assert others[-1]["id"] == filtered
+    assert len(others) == 20
+
+
+async def test_what_was_ignored_later_than_it_was_answered_names_what_was_off_then(
+    shop: Shop, ingress: Ingress, rule: AutopilotId, hook: WebhookTrigger
+) -> None:
+    """S9.10: undecided at ingress, and the rule archived before the dispatcher came to it."""
+    with points.armed("ingress.decide", "raise", error=RuntimeError("a bug")):
+        undecided = await push(ingress, hook)
+    await shop.owner("DELETE", f"/api/autopilots/{rule}")
+    await Admissions(
+        shop.database, DispatcherConfig(database_url=Secret("postgresql://unused")), wake=lambda: None
+    ).step()
+    answer = await explained(shop.owner, rule, delivery_id=undecided)
+    assert answer["verdict"] == "autopilot_archived"
+    assert "was archived since version 3 (archive, by owner" in answer["summary"]

@@ -15,6 +15,7 @@ from autopilot.storage import queries
 
 ROWS = 20_000
 AN_HOUR = datetime.now(UTC) - timedelta(hours=5)
+A_TIME = datetime(2026, 11, 21, 21, 25, 29, tzinfo=UTC)  # which the ids below tell
 EVENTS, BATCH = 100_000, 1000
 _ID = "('01a20000-0000-7000-8000-' || lpad(to_hex({}), 12, '0'))::uuid"
 
@@ -62,6 +63,14 @@ SELECT {_I}, {_W}, {_ID.format("CASE i % 10 WHEN 0 THEN i ELSE 3 END")}, 'api', 
                             CASE WHEN i % 400 = 1 THEN 'task_failed' WHEN i % 2 = 1 THEN 'runtime_offline' END AS code) s;
 INSERT INTO inbox_item (id, workspace_id, user_id, kind, title, autopilot_id, run_id, created_at)
 SELECT {_I}, {_W}, {_I}, 'autopilot_failing', 't', {_ID.format("1 + i % 10")}, {_I}, now() - i * interval '1 minute' FROM generate_series(1, {ROWS}) i;
+INSERT INTO webhook_delivery (id, workspace_id, autopilot_id, trigger_id, provider, event, signature_status, status, headers, response_status,
+       response_body, run_id)
+SELECT {_I}, {_W}, {_ID.format(2)}, {_ID.format(2)}, 'generic', 'e', 'not_required', 'dispatched', '{{}}', 200, '{{}}', {_I}
+  FROM generate_series(1, {ROWS}) i;
+INSERT INTO autopilot_rule_version (id, workspace_id, autopilot_id, version, publisher_type, published_by, change, rule)
+SELECT {_I}, {_W}, {_ID.format(3)}, i, 'user', {_W}, 'edit', jsonb_build_object('status', s.status, 'triggers',
+       jsonb_build_array(jsonb_build_object('id', {_ID.format(3)}, 'enabled', s.status = 'active')))
+  FROM generate_series(1, 2000) i CROSS JOIN LATERAL (SELECT CASE WHEN i > 1980 THEN 'paused' ELSE 'active' END AS status) s;
 SET session_replication_role = origin;
 ANALYZE;
 """
@@ -112,6 +121,7 @@ HOT: dict[str, tuple[str, str, tuple[object, ...], int]] = {
     "workspaces with new events": ("events", "open_heads", (BATCH, 0), 2 * BATCH),
     "locks for their numbers": ("events", "lock_heads", (BATCH, 0), 2 * BATCH),
     "workspaces to relay": ("events", "lease_relays", (uid(1), 30.0, 16, UUID(int=0)), 100),
+    "what waits": ("backlog", "measure", (100, 45.0), 6500),  # of 5000 workspaces each one's head
     "events for a reader": ("events", "read_after", (uid(1), ROWS // 2, 200), 1000),
     "tasks for a runtime": ("runtime_protocol", "find_candidates", (uid(2), 21), 500),
     "what is at work for a rule": ("facts", "hold_started", ([uid(3)],), 10),
@@ -123,8 +133,26 @@ HOT: dict[str, tuple[str, str, tuple[object, ...], int]] = {
     "runs of a minute": (
         "explain",
         "list_other_runs",
-        (uid(3), AN_HOUR, AN_HOUR + timedelta(minutes=1), 20),
+        (uid(3), AN_HOUR, AN_HOUR + timedelta(minutes=1), None, 20),
         100,
+    ),
+    "deliveries beside one": (
+        "explain",
+        "list_deliveries_near",
+        (uid(2), uid(ROWS // 2), A_TIME, "e", "k", 20),
+        1000,
+    ),
+    "who paused a rule": (
+        "explain",
+        "find_status_change",
+        (uid(3), "paused", AN_HOUR + timedelta(days=1)),
+        60,
+    ),
+    "who turned a trigger off": (
+        "explain",
+        "find_disabling",
+        (uid(3), uid(3), AN_HOUR + timedelta(days=1)),
+        60,
     ),
     "runs in flight beside one": ("explain", "list_live_runs", (uid(3), uid(1), 5), 100),
     "a trigger's plan": ("explain", "find_plan", ("autopilot_schedule_dispatch", uid(3), AN_HOUR), 10),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
@@ -186,10 +186,15 @@ class Person(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_triggers(
-    conn: Conn, workspace_id: WorkspaceId, autopilot_id: AutopilotId, trigger_id: UUID | None = None
+    conn: Conn,
+    workspace_id: WorkspaceId,
+    autopilot_id: AutopilotId,
+    trigger_id: UUID | None = None,
+    *,
+    at: datetime | None = None,
 ) -> list[Trigger]:
-    """The live triggers of a rule, or the one named, deleted or not."""
-    rows = await conn.fetch(SQL["list_triggers"], workspace_id, autopilot_id, trigger_id)
+    """The triggers that a rule has, and those it had `at` an instant; or the one named, deleted or not."""
+    rows = await conn.fetch(SQL["list_triggers"], workspace_id, autopilot_id, trigger_id, at)
     return [msgspec.convert(dict(row), Trigger) for row in rows]
 
 
@@ -210,14 +215,14 @@ async def find_version(conn: Conn, autopilot_id: AutopilotId, version: int) -> V
 async def find_status_change(
     conn: Conn, autopilot_id: AutopilotId, status: str, until: datetime
 ) -> Version | None:
-    """The version that brought the rule into this status, the last time until an instant."""
+    """The version that brought the rule into the status that it has at an instant; None if it has another."""
     return _version(await conn.fetchrow(SQL["find_status_change"], autopilot_id, status, until))
 
 
 async def find_disabling(
     conn: Conn, autopilot_id: AutopilotId, trigger_id: TriggerId, until: datetime
 ) -> Version | None:
-    """The version that turned the trigger off, the last time until an instant."""
+    """The version that turned the trigger off that is off at an instant; None if it is on."""
     return _version(await conn.fetchrow(SQL["find_disabling"], autopilot_id, trigger_id, until))
 
 
@@ -228,11 +233,17 @@ async def find_plan(conn: Conn, trigger_id: TriggerId, since: datetime) -> Plan 
 
 
 async def list_runs_of(
-    conn: Conn, autopilot_id: AutopilotId, triggers: Collection[TriggerId], start: datetime, end: datetime
+    conn: Conn,
+    autopilot_id: AutopilotId,
+    triggers: Collection[TriggerId],
+    start: datetime,
+    end: datetime,
+    *,
+    trigger_id: TriggerId | None = None,
 ) -> list[BriefRun]:
-    """The runs planned for [start, end), and those made then that nothing had planned."""
+    """The runs planned for [start, end), and those made then that nothing had planned, of one trigger if named."""
     planned = await conn.fetch(SQL["list_planned_runs"], list(triggers), start, end, MAX_LISTED)
-    others = await conn.fetch(SQL["list_other_runs"], autopilot_id, start, end, MAX_LISTED)
+    others = await conn.fetch(SQL["list_other_runs"], autopilot_id, start, end, trigger_id, MAX_LISTED)
     return [_run(row) for row in (*planned, *others)]
 
 
@@ -264,19 +275,21 @@ async def list_deliveries(
     end: datetime,
     *,
     trigger_id: UUID | None = None,
-    event: str | None = None,
 ) -> list[BriefDelivery]:
     """The deliveries received in [start, end), oldest first, 20 at most."""
-    rows = await conn.fetch(SQL["list_deliveries"], autopilot_id, start, end, trigger_id, event, MAX_LISTED)
+    rows = await conn.fetch(SQL["list_deliveries"], autopilot_id, start, end, trigger_id, MAX_LISTED)
     return [msgspec.convert(dict(row), BriefDelivery) for row in rows]
 
 
 async def list_deliveries_near(
-    conn: Conn, autopilot_id: AutopilotId, *, trigger_id: TriggerId, event: str, at: datetime
+    conn: Conn, beside: DeliveryId, *, trigger_id: TriggerId, event: str, key: str | None, at: datetime
 ) -> list[BriefDelivery]:
-    """Deliveries of the same event to the same trigger within ten minutes."""
-    near = timedelta(minutes=10)
-    return await list_deliveries(conn, autopilot_id, at - near, at + near, trigger_id=trigger_id, event=event)
+    """Deliveries of the same event to the same trigger within ten minutes, oldest first.
+
+    They are 20 at most: those with the same key, and the nearest.
+    """
+    rows = await conn.fetch(SQL["list_deliveries_near"], trigger_id, beside, at, event, key, MAX_LISTED)
+    return sorted((msgspec.convert(dict(row), BriefDelivery) for row in rows), key=lambda one: one.id)
 
 
 async def find_place(conn: Conn, subject: RunId | DeliveryId) -> Place | None:

@@ -1,10 +1,12 @@
 -- name: list_triggers
--- The triggers of a rule as they stand, or the one named, which may be deleted: its history stays.
+-- The triggers of a rule as they stand, with those it had at $4 and has no more; or the one named, which may be deleted: its history stays.
 SELECT t.id, t.kind, t.label, t.enabled, t.cron, t.timezone, t.catch_up, t.lateness_s, t.next_run_at, t.schedule_error, t.provider,
        t.event_filters, t.pace_per_min, t.published_by, v.version AS published_in, t.created_at, t.updated_at, t.deleted_at
   FROM autopilot_trigger t
   LEFT JOIN autopilot_rule_version v ON v.id = t.published_version_id
- WHERE t.workspace_id = $1 AND t.autopilot_id = $2 AND CASE WHEN $3::uuid IS NULL THEN t.deleted_at IS NULL ELSE t.id = $3 END
+ WHERE t.workspace_id = $1 AND t.autopilot_id = $2 
+   AND CASE WHEN $3::uuid IS NOT NULL THEN t.id = $3
+            ELSE t.deleted_at IS NULL OR (t.created_at <= $4::timestamptz AND t.deleted_at > $4) END
  ORDER BY t.id;
 
 -- name: find_version_at
@@ -30,26 +32,31 @@ SELECT v.version, v.publisher_type, v.published_by, v.edited_by, v.change, v.rul
  WHERE v.autopilot_id = $1 AND v.version = $2;
 
 -- name: find_status_change
--- The version by which a rule came into the status that it had at an instant.
-SELECT c.version, c.publisher_type, c.published_by, c.edited_by, c.change, c.rule, c.published_at
-  FROM (SELECT v.version, v.publisher_type, v.published_by, v.edited_by, v.change, v.rule, v.published_at,
-               v.rule ->> 'status' AS status, lag(v.rule ->> 'status') OVER (ORDER BY v.version) AS before
-          FROM autopilot_rule_version v
-         WHERE v.autopilot_id = $1 AND v.published_at <= $3) c
- WHERE c.status = $2 AND c.before IS DISTINCT FROM c.status
- ORDER BY c.version DESC
+-- The version by which a rule came into the status that it had at an instant: the first behind the last with another. It reads back to that one.
+SELECT v.version, v.publisher_type, v.published_by, v.edited_by, v.change, v.rule, v.published_at
+  FROM autopilot_rule_version v
+ WHERE v.autopilot_id = $1 AND v.published_at <= $3
+   AND v.version > coalesce((SELECT o.version
+                               FROM autopilot_rule_version o
+                              WHERE o.autopilot_id = $1 AND o.published_at <= $3 AND o.rule ->> 'status' <> $2
+                              ORDER BY o.version DESC
+                              LIMIT 1), 0)
+ ORDER BY v.version
  LIMIT 1;
 
 -- name: find_disabling
--- The version by which a trigger was turned off, the last time until an instant.
-SELECT c.version, c.publisher_type, c.published_by, c.edited_by, c.change, c.rule, c.published_at
-  FROM (SELECT x.*, lag(x.enabled) OVER (ORDER BY x.version) AS before
-          FROM (SELECT v.version, v.publisher_type, v.published_by, v.edited_by, v.change, v.rule, v.published_at,
-                       jsonb_path_query_first(v.rule, '$.triggers[*] ? (@.id == $id).enabled', jsonb_build_object('id', $2::uuid::text)) AS enabled
-                  FROM autopilot_rule_version v
-                 WHERE v.autopilot_id = $1 AND v.published_at <= $3) x) c
- WHERE c.enabled = 'false' AND c.before IS DISTINCT FROM c.enabled
- ORDER BY c.version DESC
+-- The version by which a trigger was turned off that is off at an instant: the first behind the last that has it on, or not at all.
+SELECT v.version, v.publisher_type, v.published_by, v.edited_by, v.change, v.rule, v.published_at
+  FROM autopilot_rule_version v
+ WHERE v.autopilot_id = $1 AND v.published_at <= $3
+   AND v.version > coalesce((SELECT o.version
+                               FROM autopilot_rule_version o
+                              WHERE o.autopilot_id = $1 AND o.published_at <= $3
+                                AND jsonb_path_query_first(o.rule, '$.triggers[*] ? (@.id == $id).enabled',
+                                                           jsonb_build_object('id', $2::uuid::text)) IS DISTINCT FROM 'false'
+                              ORDER BY o.version DESC
+                              LIMIT 1), 0)
+ ORDER BY v.version
  LIMIT 1;
 
 -- name: find_plan
@@ -74,9 +81,9 @@ SELECT r.id, r.source, r.status, r.trigger_id, r.planned_at, r.webhook_delivery_
 SELECT r.id, r.source, r.status, r.trigger_id, r.planned_at, r.webhook_delivery_id AS delivery_id, r.originator_id, r.created_at, r.reason_code
   FROM autopilot_run r
  WHERE r.autopilot_id = $1 AND r.id >= uuid7_floor($2::timestamptz - interval '1 minute') AND r.id < uuid7_floor($3::timestamptz + interval '1 minute')
-   AND r.planned_at IS NULL AND r.created_at >= $2 AND r.created_at < $3
+   AND r.planned_at IS NULL AND r.created_at >= $2 AND r.created_at < $3 AND ($4::uuid IS NULL OR r.trigger_id = $4)
  ORDER BY r.id
- LIMIT $4;
+ LIMIT $5;
 
 -- name: list_live_runs
 -- What a run of a rule finds in flight: pending or running ones, and issues with an active task (S3.6).
@@ -94,14 +101,35 @@ SELECT r.id, r.source, r.status, r.trigger_id, r.planned_at, r.webhook_delivery_
 SELECT r.id FROM autopilot_run r WHERE r.trigger_id = $1 AND r.planned_at IS NOT NULL ORDER BY r.planned_at DESC LIMIT 1;
 
 -- name: list_deliveries
--- The deliveries of a rule that came in [$2, $3), of one trigger and one event if named.
+-- The deliveries of a rule that came in [$2, $3), of one trigger if named.
 SELECT d.id, d.trigger_id, d.event, d.status, d.dedupe_key, d.dedupe_source, d.attempt_count, d.run_id, d.reason_code, d.replayed_from,
        d.received_at
   FROM webhook_delivery d
  WHERE d.autopilot_id = $1 AND d.id >= uuid7_floor($2::timestamptz - interval '1 minute') AND d.id < uuid7_floor($3::timestamptz + interval '1 minute')
    AND d.received_at >= $2 AND d.received_at < $3
-   AND ($4::uuid IS NULL OR d.trigger_id = $4) AND ($5::text IS NULL OR d.event = $5)
+   AND ($4::uuid IS NULL OR d.trigger_id = $4)
  ORDER BY d.id
+ LIMIT $5;
+
+-- name: list_deliveries_near
+-- The deliveries of an event to a trigger within ten minutes of one: those with its key first, then the nearest. 500 on either side are looked at.
+SELECT d.id, d.trigger_id, d.event, d.status, d.dedupe_key, d.dedupe_source, d.attempt_count, d.run_id, d.reason_code, d.replayed_from,
+       d.received_at
+  FROM ((SELECT b.id, b.trigger_id, b.event, b.status, b.dedupe_key, b.dedupe_source, b.attempt_count, b.run_id, b.reason_code, b.replayed_from,
+                b.received_at
+           FROM webhook_delivery b
+          WHERE b.trigger_id = $1 AND b.id < $2 AND b.id >= uuid7_floor($3::timestamptz - interval '10 minutes')
+          ORDER BY b.id DESC
+          LIMIT 500)
+         UNION ALL
+        (SELECT a.id, a.trigger_id, a.event, a.status, a.dedupe_key, a.dedupe_source, a.attempt_count, a.run_id, a.reason_code, a.replayed_from,
+                a.received_at
+           FROM webhook_delivery a
+          WHERE a.trigger_id = $1 AND a.id > $2 AND a.id < uuid7_floor($3::timestamptz + interval '10 minutes')
+          ORDER BY a.id
+          LIMIT 500)) d
+ WHERE d.event = $4
+ ORDER BY d.dedupe_key IS DISTINCT FROM $5::text, abs(extract(epoch FROM d.received_at - $3))
  LIMIT $6;
 
 -- name: find_place

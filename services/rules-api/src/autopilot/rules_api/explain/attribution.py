@@ -15,7 +15,7 @@ _NEXT = "Whoever {edits} next answers for the runs after that; those before keep
 
 async def attribution(look: Look, run: Run) -> Check:
     """The accountable person, with the version in force and the publication that made it theirs."""
-    version = await explain.find_version(look.conn, look.rule.id, run.rule_version)
+    version = await look.numbered(run.rule_version)
     told = await look.version(version) if version is not None else f"version {run.rule_version}"
     text, remedy = await _in_words(look, run, told)
     return Check(
@@ -69,5 +69,5 @@ async def _stamped(look: Look, run: Run) -> str:
     triggers = await explain.list_triggers(look.conn, look.rule.workspace_id, look.rule.id, run.trigger_id)
     if not triggers or triggers[0].published_in is None or triggers[0].published_in > run.rule_version:
         return ""
-    version = await explain.find_version(look.conn, look.rule.id, triggers[0].published_in)
+    version = await look.numbered(triggers[0].published_in)
     return f", in {await look.version(version)}" if version is not None else ""

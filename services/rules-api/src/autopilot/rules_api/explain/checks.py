@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, Literal
 from uuid import UUID
@@ -91,7 +91,7 @@ def first_cause(checks: Sequence[Check]) -> Check | None:
 def when(moment: datetime, zone: Zone | None = None) -> str:
     """An instant in words, always with its zone: `2026-05-01 17:00 CST (Asia/Shanghai), 09:00 UTC`."""
     seconds = ":%S" if moment.second else ""
-    utc = moment.strftime(f"%Y-%m-%d %H:%M{seconds} UTC")
+    utc = moment.astimezone(UTC).strftime(f"%Y-%m-%d %H:%M{seconds} UTC")
     if zone is None or zone.key == "UTC":
         return utc
     local = moment.astimezone(zone.info)

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from autopilot.domain.states import DeliveryStatus, ReasonCode
-from autopilot.rules_api.explain.checks import Check, count, note, ok, stop, when
+from autopilot.domain.states import AutopilotStatus, DeliveryStatus, ReasonCode
+from autopilot.rules_api.explain.checks import Check, note, ok, stop, when
 from autopilot.rules_api.explain.look import Look
 from autopilot.rules_api.explain.next_steps import next_step
 from autopilot.rules_api.explain.runs import explain_run, waiting
 from autopilot.rules_api.explain.switches import disabled, off
 from autopilot.storage import explain, runs
 from autopilot.storage.delivery_views import Delivery
+from autopilot.storage.explain import MAX_LISTED, BriefDelivery
 
 _ATTEMPTS = 5
+_ACCEPTED_UNDECIDED = 202
+_SHOWN = 5
+_OFF = {
+    ReasonCode.AUTOPILOT_PAUSED: AutopilotStatus.PAUSED,
+    ReasonCode.AUTOPILOT_ARCHIVED: AutopilotStatus.ARCHIVED,
+}
 _KEYS = {"delivery_id": "the provider's delivery id", "idempotency_key": "its Idempotency-Key"}
 
 
@@ -77,14 +84,14 @@ def _rejected(delivery: Delivery) -> Check:
 
 async def _key(look: Look, delivery: Delivery) -> Check:
     """What it is known by again, and what came beside it: why one happening made two runs, or one."""
-    near = await explain.list_deliveries_near(
+    others = await explain.list_deliveries_near(
         look.conn,
-        look.rule.id,
+        delivery.id,
         trigger_id=delivery.trigger_id,
         event=delivery.event,
+        key=delivery.dedupe_key,
         at=delivery.received_at,
     )
-    others = [one for one in near if one.id != delivery.id]
     facts = {
         "dedupe_key": delivery.dedupe_key,
         "dedupe_source": delivery.dedupe_source,
@@ -104,7 +111,7 @@ async def _key(look: Look, delivery: Delivery) -> Check:
     if delivery.replayed_from is not None:
         return ok("dedupe", "replay", "A replay is never taken for a duplicate.", **facts)
     if delivery.dedupe_key is None:
-        beside = f" {count(len(others), 'other')} of this event came within ten minutes." if others else ""
+        beside = f" {_number(others)} of this event came within ten minutes." if others else ""
         return note(
             "dedupe",
             "no_key",
@@ -131,15 +138,21 @@ async def _key(look: Look, delivery: Delivery) -> Check:
             **facts,
         )
     if others:
-        came = "1 other delivery" if len(others) == 1 else f"{len(others)} other deliveries"
         return note(
             "dedupe",
             "other_keys",
-            f"{known}. {came} of this event came within ten minutes, none with this key: a sender that gives every attempt a"
+            f"{known}. {_number(others)} of this event came within ten minutes, none with this key: a sender that gives every attempt a"
             " new id, or none, makes different events of them.",
             **facts,
         )
     return ok("dedupe", "first", f"{known}, and came once.", **facts)
+
+
+def _number(others: list[BriefDelivery]) -> str:
+    """How many came beside it, as far as they are counted."""
+    if len(others) == 1:
+        return "1 other delivery"
+    return f"{'At least ' if len(others) == MAX_LISTED else ''}{len(others)} other deliveries"
 
 
 async def _ignored(look: Look, delivery: Delivery) -> Check:
@@ -147,12 +160,15 @@ async def _ignored(look: Look, delivery: Delivery) -> Check:
     triggers = await explain.list_triggers(
         look.conn, look.rule.workspace_id, look.rule.id, delivery.trigger_id
     )
-    version = await explain.find_version_at(look.conn, look.rule.id, delivery.received_at)
+    # What ingress could not decide was decided later, at a time that is written nowhere.
+    decided = look.now if delivery.response_status == _ACCEPTED_UNDECIDED else delivery.received_at
     if code is ReasonCode.TRIGGER_DISABLED and triggers:
-        return await disabled(look, triggers[0], delivery.received_at)
-    if code in (ReasonCode.AUTOPILOT_PAUSED, ReasonCode.AUTOPILOT_ARCHIVED) and version is not None:
-        return await off(look, version.rule.status, delivery.received_at)
+        return await disabled(look, triggers[0], decided)
+    status = _OFF.get(code) if code is not None else None
+    if status is not None:
+        return await off(look, status, decided)
     if code is ReasonCode.EVENT_FILTERED:
+        version = await look.version_at(decided)
         said = next(
             (one for one in version.rule.triggers if one.id == delivery.trigger_id) if version else iter(()),
             None,
@@ -173,12 +189,14 @@ async def _ignored(look: Look, delivery: Delivery) -> Check:
 
 
 def _shown(filters: list[dict[str, Any]] | None) -> str:
-    """Filters as they are typed at the command line."""
+    """The first filters as they are typed at the command line."""
     rows = []
-    for row in filters or []:
-        actions = row.get("actions") or []
-        rows.append(str(row.get("event")) + (f":{','.join(str(one) for one in actions)}" if actions else ""))
-    return "; ".join(rows) or "none that can be read"
+    for row in (filters or [])[:_SHOWN]:
+        actions = [str(one) for one in row.get("actions") or []]
+        more = ",..." if len(actions) > _SHOWN else ""
+        rows.append(str(row.get("event")) + (f":{','.join(actions[:_SHOWN])}{more}" if actions else ""))
+    beyond = len(filters or []) - _SHOWN
+    return ("; ".join(rows) + (f"; and {beyond} more" if beyond > 0 else "")) or "none that can be read"
 
 
 def _failed(delivery: Delivery) -> Check:

@@ -21,6 +21,8 @@ class Look:
         self.viewer = viewer
         self.now = now
         self._names: dict[UserId, str] = {}
+        self._versions: dict[datetime, Version | None] = {}
+        self._numbered: dict[int, Version | None] = {}
 
     async def name(self, user_id: UserId | None) -> str:
         """A person by name; those who left are said to have left."""
@@ -38,6 +40,18 @@ class Look:
             return "its agent"
         name = await explain.find_agent_name(self.conn, self.rule.workspace_id, agent_id, self.viewer)
         return f"the agent {name}" if name is not None else "its agent"
+
+    async def version_at(self, at: datetime) -> Version | None:
+        """The version in force at an instant, which every trigger asks for at the same one."""
+        if at not in self._versions:
+            self._versions[at] = await explain.find_version_at(self.conn, self.rule.id, at)
+        return self._versions[at]
+
+    async def numbered(self, version: int) -> Version | None:
+        """A version by its number: whole rules are large, and many runs are of the same one."""
+        if version not in self._numbered:
+            self._numbered[version] = await explain.find_version(self.conn, self.rule.id, version)
+        return self._numbered[version]
 
     async def version(self, version: Version) -> str:
         """A version in words: its number, what it changed, by whom and when."""

@@ -9,7 +9,7 @@ from autopilot.domain import cron
 from autopilot.domain.cron import CronSchedule, Zone
 from autopilot.domain.ids import RunId
 from autopilot.domain.rules import TriggerRule
-from autopilot.domain.states import AutopilotStatus
+from autopilot.domain.states import AutopilotStatus, ReasonCode
 from autopilot.rules_api.explain.checks import MINUTE, Check, note, ok, stop, when
 from autopilot.rules_api.explain.look import Look
 from autopilot.rules_api.explain.plans import settled, unplanned
@@ -17,6 +17,8 @@ from autopilot.rules_api.explain.switches import broken, disabled, off
 from autopilot.storage import explain
 from autopilot.storage.explain import Trigger, Version
 
+_INSTANT: Final = timedelta(seconds=1)
+_OFF: Final = (ReasonCode.AUTOPILOT_PAUSED, ReasonCode.AUTOPILOT_ARCHIVED, ReasonCode.TRIGGER_DISABLED)
 _SEARCHED: Final = tuple(timedelta(days=days) for days in (1, 8, 62, 800, 4_000))
 
 
@@ -32,21 +34,30 @@ class Occurrence:
 async def look_at(look: Look, trigger: Trigger, minute: datetime) -> Occurrence:
     """Walk from the rule as it was then to the plan of that minute; the run itself is explained by the caller."""
     found = Occurrence()
+    runs = await explain.list_planned_runs(look.conn, trigger.id, minute, minute + MINUTE)
+    found.run_id = runs[0].id if runs else None
     plan = await explain.find_plan(look.conn, trigger.id, minute)
     if plan is not None and plan.plan_time < minute + MINUTE:
         found.fires = True
-        version = await explain.find_version_at(look.conn, look.rule.id, plan.started_at)
+        version = await look.version_at(plan.started_at)
         if version is not None:
             found.checks.append(await _said(look, version, trigger, minute))
-        check, found.run_id = await settled(look, trigger, plan)
-        found.checks.append(check)
+        found.checks.append(settled(look, trigger, plan))
+        return found
+    if found.run_id is not None:  # runs are kept longer than their plans
+        found.fires = True
         return found
     stopped = await _not_in_force(look, found, trigger, minute)
-    if stopped is not None:
-        found.checks.append(stopped)
-        return found
     setting = await _setting(look, trigger, minute)
     read = _read(setting.cron, setting.timezone, trigger)
+    if stopped is not None:
+        found.checks.append(stopped)
+        found.fires = (
+            stopped.code in _OFF
+            and not isinstance(read, Check)
+            and cron.next_after(*read, minute - _INSTANT) == minute
+        )
+        return found
     if isinstance(read, Check):
         found.checks.append(read)
         return found
@@ -61,7 +72,7 @@ async def look_at(look: Look, trigger: Trigger, minute: datetime) -> Occurrence:
 async def _said(look: Look, version: Version, trigger: Trigger, minute: datetime) -> Check:
     setting = _of(version, trigger)
     said = f"`{setting.cron}` in {setting.timezone}" if setting is not None else "nothing of this trigger"
-    zone = cron.zone(setting.timezone) if setting is not None and setting.timezone is not None else None
+    zone = zone_of(setting.timezone) if setting is not None else None
     return ok(
         "cron",
         "cron_fires",
@@ -75,7 +86,7 @@ async def _said(look: Look, version: Version, trigger: Trigger, minute: datetime
 
 async def _not_in_force(look: Look, found: Occurrence, trigger: Trigger, minute: datetime) -> Check | None:
     """Why the trigger could not plan anything at that minute, whatever its cron says."""
-    if trigger.created_at > minute + MINUTE:
+    if trigger.created_at > minute:
         return stop(
             "trigger",
             "trigger_not_there_yet",
@@ -91,7 +102,7 @@ async def _not_in_force(look: Look, found: Occurrence, trigger: Trigger, minute:
             deleted_at=trigger.deleted_at,
         )
     at = min(minute, look.now)
-    version = await explain.find_version_at(look.conn, look.rule.id, at)
+    version = await look.version_at(at)
     if version is None:
         return None
     if version.rule.status is not AutopilotStatus.ACTIVE:
@@ -112,8 +123,16 @@ async def _not_in_force(look: Look, found: Occurrence, trigger: Trigger, minute:
 
 async def _setting(look: Look, trigger: Trigger, minute: datetime) -> TriggerRule | Trigger:
     """The trigger's schedule as it was then; as it is where no version tells."""
-    version = await explain.find_version_at(look.conn, look.rule.id, min(minute, look.now))
+    version = await look.version_at(min(minute, look.now))
     return (_of(version, trigger) if version is not None else None) or trigger
+
+
+def zone_of(name: str | None) -> Zone | None:
+    """The zone of that name, if there is one; one that was may be known no more."""
+    try:
+        return cron.zone(name or "")
+    except cron.InvalidTimezone:
+        return None
 
 
 def _of(version: Version, trigger: Trigger) -> TriggerRule | None:
@@ -130,7 +149,7 @@ def _read(expr: str | None, name: str | None, trigger: Trigger) -> tuple[CronSch
 
 def _fires(schedule: CronSchedule, zone: Zone, setting: TriggerRule | Trigger, minute: datetime) -> Check:
     """Whether the cron has an occurrence in that minute, and where its neighbours are if not."""
-    following = cron.next_after(schedule, zone, minute - timedelta(seconds=1))
+    following = cron.next_after(schedule, zone, minute - _INSTANT)
     facts: dict[str, Any] = {
         "cron": setting.cron,
         "timezone": setting.timezone,
@@ -153,7 +172,7 @@ def _fires(schedule: CronSchedule, zone: Zone, setting: TriggerRule | Trigger, m
         near = f"the last before it was {when(before, zone)}, {near}"
     facts |= {"previous": before, "next": following}
     utc = cron.zone("UTC")
-    if cron.next_after(schedule, utc, minute - timedelta(seconds=1)) == minute:
+    if cron.next_after(schedule, utc, minute - _INSTANT) == minute:
         return stop(
             "cron",
             "cron_timezone",
@@ -183,9 +202,9 @@ def newest_before(schedule: CronSchedule, zone: Zone, minute: datetime) -> datet
 
 async def twins(look: Look, trigger: Trigger, minute: datetime) -> Check | None:
     """Another run at the same time of day by the wall clock, where clocks went back in between."""
-    if trigger.timezone is None:
+    zone = zone_of(trigger.timezone)
+    if zone is None:
         return None
-    zone = cron.zone(trigger.timezone)
     near = timedelta(hours=3)
     runs = await explain.list_planned_runs(look.conn, trigger.id, minute - near, minute + near)
     local = minute.astimezone(zone.info).replace(tzinfo=None)

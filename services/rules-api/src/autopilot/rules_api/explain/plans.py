@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from autopilot.domain import cron
 from autopilot.domain.cron import CronSchedule, Zone
-from autopilot.domain.ids import RunId, TriggerId
+from autopilot.domain.ids import TriggerId
 from autopilot.domain.schedule import MAX_MISSED_COUNT
 from autopilot.domain.states import ReasonCode
-from autopilot.rules_api.explain.checks import MINUTE, Check, count, ok, span, stop, wait, when
+from autopilot.rules_api.explain.checks import Check, count, ok, span, stop, wait, when
 from autopilot.rules_api.explain.look import Look
 from autopilot.rules_api.explain.next_steps import next_step
 from autopilot.rules_api.explain.switches import broken
@@ -19,11 +19,12 @@ from autopilot.storage.explain import Plan, Trigger
 
 _PROMPT: Final = timedelta(seconds=10)
 _EDITED_WITHIN: Final = timedelta(hours=1)
+_SEE_SCHEDULER: Final = "See that a scheduler runs and reaches the database (`/readyz` on its metrics port)."
 _START: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-async def settled(look: Look, trigger: Trigger, plan: Plan) -> tuple[Check, RunId | None]:
-    """What the plan's execution row says, and the run that it made: settled, failed, or in hand."""
+def settled(look: Look, trigger: Trigger, plan: Plan) -> Check:
+    """What the plan's execution row says: settled, failed, or in hand."""
     facts: dict[str, Any] = {
         "plan_time": plan.plan_time,
         "state": plan.state,
@@ -33,11 +34,21 @@ async def settled(look: Look, trigger: Trigger, plan: Plan) -> tuple[Check, RunI
         "started_at": plan.started_at,
         "trigger_id": trigger.id,
     }
-    return _settled(plan, facts), await _run_of(look, trigger, plan)
+    return _settled(plan, facts, look.now)
 
 
-def _settled(plan: Plan, facts: dict[str, Any]) -> Check:
+def _settled(plan: Plan, facts: dict[str, Any], now: datetime) -> Check:
     tried = f"attempt {plan.attempts} of {plan.max_attempts}"
+    if plan.state == "RUNNING" and now - plan.stale_at > _PROMPT:
+        return wait(
+            "plan",
+            "plan_claimed",
+            f"Scheduler {plan.runner_id} took it {when(plan.started_at)} ({tried}) and is gone: its time ended"
+            f" {when(plan.stale_at)}, and no other has taken it over.",
+            _SEE_SCHEDULER,
+            **facts,
+            stale_at=plan.stale_at,
+        )
     if plan.state == "RUNNING":
         return wait(
             "plan",
@@ -48,7 +59,7 @@ def _settled(plan: Plan, facts: dict[str, Any]) -> Check:
             stale_at=plan.stale_at,
         )
     if plan.state == "FAILED":
-        return _failed(plan, tried, facts)
+        return _failed(plan, tried, facts, now)
     outcome = (plan.result or {}).get("outcome")
     if outcome == "not_due":
         return stop(
@@ -73,9 +84,19 @@ def _settled(plan: Plan, facts: dict[str, Any]) -> Check:
     )
 
 
-def _failed(plan: Plan, tried: str, facts: dict[str, Any]) -> Check:
+def _failed(plan: Plan, tried: str, facts: dict[str, Any], now: datetime) -> Check:
     error = f"{plan.error_code}: {plan.error_message}" if plan.error_message else str(plan.error_code)
     facts = {**facts, "error_code": plan.error_code, "error_message": plan.error_message}
+    if plan.next_retry_at is not None and now - plan.next_retry_at > _PROMPT:
+        return wait(
+            "plan",
+            "schedule_overdue",
+            f"Admitting it failed ({tried}): {error}. It was to be tried again at {when(plan.next_retry_at)}, and no"
+            " scheduler has.",
+            _SEE_SCHEDULER,
+            **facts,
+            next_retry_at=plan.next_retry_at,
+        )
     if plan.next_retry_at is not None:
         return wait(
             "plan",
@@ -92,11 +113,6 @@ def _failed(plan: Plan, tried: str, facts: dict[str, Any]) -> Check:
         "Look for the error in the schedulers' logs, mend its cause, and trigger the autopilot by hand.",
         **facts,
     )
-
-
-async def _run_of(look: Look, trigger: Trigger, plan: Plan) -> RunId | None:
-    runs = await explain.list_planned_runs(look.conn, trigger.id, plan.plan_time, plan.plan_time + MINUTE)
-    return runs[0].id if runs else None
 
 
 async def unplanned(
@@ -163,15 +179,20 @@ def _awaited(trigger: Trigger, zone: Zone, minute: datetime, due: datetime, now:
         return wait(
             "plan", "not_yet", f"It is still to come: {when(minute, zone)}.", next_run_at=due, now=now
         )
+    return overdue(trigger, zone, due, now) or wait(
+        "plan", "just_due", "It has just come due; a scheduler takes it within seconds.", next_run_at=due
+    )
+
+
+def overdue(trigger: Trigger, zone: Zone | None, due: datetime, now: datetime) -> Check | None:
+    """Due for longer than a scheduler takes; None if not."""
     if now - due < _PROMPT:
-        return wait(
-            "plan", "just_due", "It has just come due; a scheduler takes it within seconds.", next_run_at=due
-        )
+        return None
     return wait(
         "plan",
         "schedule_overdue",
         f"No scheduler has taken it: the trigger is due since {when(due, zone)}, {span(now - due)} ago.",
-        "See that a scheduler runs and reaches the database (`/readyz` on its metrics port).",
+        _SEE_SCHEDULER,
         next_run_at=due,
         now=now,
         trigger_id=trigger.id,

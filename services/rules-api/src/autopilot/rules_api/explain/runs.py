@@ -13,11 +13,14 @@ from autopilot.rules_api.explain.next_steps import next_step
 from autopilot.rules_api.explain.target import readiness
 from autopilot.rules_api.explain.work import explain_work
 from autopilot.storage import explain
-from autopilot.storage.explain import BriefRun, Place
+from autopilot.storage.explain import MAX_LISTED, BriefRun, Place
 from autopilot.storage.runs import Run
 
 _SLOW: Final = timedelta(seconds=10)
 _DISPATCH_ATTEMPTS: Final = 5
+_SEE_DISPATCHER: Final = (
+    "See that a dispatcher runs and reaches the database (`/readyz` on its metrics port)."
+)
 
 
 async def explain_run(look: Look, run: Run) -> list[Check]:
@@ -102,20 +105,22 @@ def waiting(look: Look, place: Place, *, what: str, allowed: int) -> Check:
         "last_error": place.last_error,
     }
     tried = f"{place.attempts} of {allowed} attempts failed"
+    late = place.available_at is not None and look.now - place.available_at > _SLOW
+    missing = ", and no dispatcher has taken it" if late else ""
     if place.kind == "paced" and place.available_at is not None:
         return wait(
             "queue",
             "paced",
-            f"Its trigger makes more runs than its pace allows: this {what} has its slot at {when(place.available_at)}.",
-            "Nothing, or raise the trigger's pace_per_min.",
+            f"Its trigger makes more runs than its pace allows: this {what} has its slot at {when(place.available_at)}{missing}.",
+            _SEE_DISPATCHER if late else "Nothing, or raise the trigger's pace_per_min.",
             **facts,
         )
     if place.available_at is not None:
         return wait(
             "queue",
             "retrying",
-            f"{tried}, the last with: {place.last_error}. It is tried again at {when(place.available_at)}.",
-            "Mend what the error names; the next attempt comes by itself.",
+            f"{tried}, the last with: {place.last_error}. It is tried again at {when(place.available_at)}{missing}.",
+            _SEE_DISPATCHER if late else "Mend what the error names; the next attempt comes by itself.",
             **facts,
         )
     waited = span(look.now - place.enqueued_at)
@@ -142,9 +147,7 @@ def waiting(look: Look, place: Place, *, what: str, allowed: int) -> Check:
         "queue",
         "queued",
         f"It waits for a dispatcher for {waited}, with {count(place.ahead, 'entry') if place.ahead == 1 else f'{place.ahead} entries'} ahead of it.",
-        "See that a dispatcher runs and reaches the database (`/readyz` on its metrics port)."
-        if slow
-        else "Nothing: its turn comes within a second or two.",
+        _SEE_DISPATCHER if slow else "Nothing: its turn comes within a second or two.",
         **facts,
     )
 
@@ -199,7 +202,7 @@ async def tell_apart(look: Look, runs: list[BriefRun]) -> Check:
     return note(
         "time",
         "several_runs",
-        f"{len(runs)} runs belong to that minute, each made by a firing of its own: {'; '.join(told)}."
+        f"{'At least ' if len(runs) >= MAX_LISTED else ''}{len(runs)} runs belong to that minute, each made by a firing of its own: {'; '.join(told)}."
         " One firing never makes two runs: its key is unique.",
         runs=[
             {

@@ -17,7 +17,9 @@ async def off(look: Look, status: AutopilotStatus, at: datetime) -> Check:
     code = ReasonCode.AUTOPILOT_PAUSED if status is AutopilotStatus.PAUSED else ReasonCode.AUTOPILOT_ARCHIVED
     change = await explain.find_status_change(look.conn, look.rule.id, status.value, at)
     told = f" since {await look.version(change)}" if change is not None else ""
-    reason = look.rule.pause_reason if look.rule.status is status else None
+    newest = await explain.find_status_change(look.conn, look.rule.id, status.value, look.now)
+    lasts = change is not None and newest is not None and newest.version == change.version
+    reason = look.rule.pause_reason if lasts and look.rule.status is status else None
     why = f"; the reason given is {reason.value}" if reason is not None else ""
     return stop(
         "autopilot",

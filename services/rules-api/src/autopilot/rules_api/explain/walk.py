@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from uuid import UUID
 
 import msgspec
@@ -23,7 +23,8 @@ from autopilot.rules_api.explain.checks import (
 )
 from autopilot.rules_api.explain.deliveries import explain_delivery
 from autopilot.rules_api.explain.look import Look
-from autopilot.rules_api.explain.occurrence import look_at, twins
+from autopilot.rules_api.explain.occurrence import look_at, twins, zone_of
+from autopilot.rules_api.explain.plans import overdue
 from autopilot.rules_api.explain.runs import explain_run, tell_apart
 from autopilot.rules_api.explain.switches import broken, disabled, off
 from autopilot.rules_api.explain.target import readiness
@@ -42,19 +43,18 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 async def walk(look: Look, question: Question) -> list[Finding]:
     """The findings, the answer first. NotFound for a run, delivery or trigger that is not of this rule."""
-    triggers: list[Trigger] = []
-    if question.run_id is None and question.delivery_id is None:
-        triggers = await explain.list_triggers(
-            look.conn, look.rule.workspace_id, look.rule.id, question.trigger_id
-        )
-        if question.trigger_id is not None and not triggers:
-            raise NotFound("There is no such trigger.")
     if question.run_id is not None:
         return [await _run(look, question.run_id)]
     if question.delivery_id is not None:
         return [await _delivery(look, question.delivery_id)]
-    if question.at is not None:
-        return await _minute(look, triggers, question.at, named=question.trigger_id is not None)
+    minute = question.at.astimezone(UTC).replace(second=0, microsecond=0) if question.at is not None else None
+    triggers = await explain.list_triggers(
+        look.conn, look.rule.workspace_id, look.rule.id, question.trigger_id, at=minute
+    )
+    if question.trigger_id is not None and not triggers:
+        raise NotFound("There is no such trigger.")
+    if minute is not None:
+        return await _minute(look, triggers, minute, named=question.trigger_id is not None)
     return [await _now(look, triggers, named=question.trigger_id is not None)]
 
 
@@ -74,9 +74,8 @@ async def _delivery(look: Look, delivery_id: UUID) -> Finding:
     return conclude("delivery", delivery.id, await explain_delivery(look, delivery))
 
 
-async def _minute(look: Look, triggers: list[Trigger], at: datetime, *, named: bool) -> list[Finding]:
+async def _minute(look: Look, triggers: list[Trigger], minute: datetime, *, named: bool) -> list[Finding]:
     """All that the rule was to do in a minute: occurrences first, then what came in, then what nothing asked for."""
-    minute = at.replace(second=0, microsecond=0)
     planned: list[Finding] = []
     quiet: list[Finding] = []
     told: set[RunId] = set()
@@ -93,9 +92,9 @@ async def _minute(look: Look, triggers: list[Trigger], at: datetime, *, named: b
         (planned if found.fires else quiet).append(conclude("trigger", trigger.id, found.checks))
     received = await _received(look, minute, triggers[0] if named else None)
     ids = [trigger.id for trigger in triggers]
-    happened = await explain.list_runs_of(look.conn, look.rule.id, ids, minute, minute + MINUTE)
-    if named:
-        happened = [run for run in happened if run.trigger_id in ids]
+    happened = await explain.list_runs_of(
+        look.conn, look.rule.id, ids, minute, minute + MINUTE, trigger_id=ids[0] if named else None
+    )
     others = [await _run(look, run.id) for run in happened if run.id not in told and run.delivery_id is None]
     findings = [*planned, *received, *others, *quiet]
     if len(happened) > 1:
@@ -134,7 +133,8 @@ async def _now(look: Look, triggers: list[Trigger], *, named: bool) -> Finding:
         checks.append(await off(look, look.rule.status, look.now))
     else:
         checks.append(ok("autopilot", "active", "The autopilot is active.", rule_version=look.rule.version))
-    checks += [check for trigger in triggers for check in await _trigger(look, trigger, named=named)]
+    meant = named or not any(trigger.enabled for trigger in triggers)
+    checks += [check for trigger in triggers for check in await _trigger(look, trigger, meant=meant)]
     if not triggers:
         checks.append(
             note("trigger", "no_trigger", "It has no trigger: it runs by hand and over the API alone.")
@@ -148,15 +148,15 @@ async def _now(look: Look, triggers: list[Trigger], *, named: bool) -> Finding:
     return conclude("trigger" if named else "autopilot", triggers[0].id if named else look.rule.id, checks)
 
 
-async def _trigger(look: Look, trigger: Trigger, *, named: bool) -> list[Check]:
-    """Whether a trigger can fire. One of several that is off is no cause: the others may be meant."""
+async def _trigger(look: Look, trigger: Trigger, *, meant: bool) -> list[Check]:
+    """Whether a trigger can fire. One that is off is no cause beside others that are on: those may be meant."""
     if trigger.deleted_at is not None:
         return [stop("trigger", "trigger_deleted", f"The trigger was deleted {when(trigger.deleted_at)}.")]
     if trigger.schedule_error is not None:
         return [broken(trigger, trigger.schedule_error)]
     if not trigger.enabled:
         check = await disabled(look, trigger, look.now)
-        return [check] if named else [note("trigger", check.code, check.text, **check.facts)]
+        return [check] if meant else [note("trigger", check.code, check.text, **check.facts)]
     if trigger.kind is TriggerKind.SCHEDULE and trigger.next_run_at is None:
         if look.rule.status is not AutopilotStatus.ACTIVE:
             return []
@@ -169,6 +169,9 @@ async def _trigger(look: Look, trigger: Trigger, *, named: bool) -> list[Check]:
                 trigger_id=trigger.id,
             )
         ]
+    if trigger.next_run_at is not None:
+        late = overdue(trigger, zone_of(trigger.timezone), trigger.next_run_at, look.now)
+        return [late] if late is not None else []
     return []
 
 

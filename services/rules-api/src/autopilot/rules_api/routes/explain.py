@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Final
 from uuid import UUID
 
 from autopilot.domain.errors import InvalidValue
@@ -12,6 +14,9 @@ from autopilot.rules_api.explain.look import Look
 from autopilot.rules_api.explain.walk import walk
 from autopilot.rules_api.wire.explain import ExplainQuery, ExplanationView, show_explanation
 from autopilot.storage import facts
+
+_FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST: Final = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 async def explain(call: Call, autopilot_id: UUID, query: ExplainQuery) -> ExplanationView:
@@ -27,13 +32,15 @@ async def explain(call: Call, autopilot_id: UUID, query: ExplainQuery) -> Explan
 
 
 def _check(query: ExplainQuery) -> None:
-    """A run and a delivery say by themselves when and by what they came."""
+    """A run and a delivery say by themselves when and by what they came; times end before calendars do."""
     if query.run_id is not None and query.delivery_id is not None:
         raise InvalidValue("delivery_id", "delivery_id: give it or run_id, not both.")
     one = query.run_id or query.delivery_id
     if one is not None and (query.at is not None or query.trigger_id is not None):
         field = "at" if query.at is not None else "trigger_id"
         raise InvalidValue(field, f"{field}: goes with neither run_id nor delivery_id.")
+    if query.at is not None and not _FIRST <= query.at < _LAST:
+        raise InvalidValue("at", "at: it must be in the years 1970 to 9998.")
 
 
 ROUTES = (get("/api/autopilots/{autopilot_id}/explain", explain),)
