@@ -12,6 +12,7 @@ from autopilot.domain.errors import Conflict, Forbidden, NotFound
 from autopilot.domain.ids import UserId, WorkspaceId
 from autopilot.domain.permissions import Action, Role, may
 from autopilot.domain.states import PauseReason
+from autopilot.engine.publish import hold_rules
 from autopilot.engine.system_edits import system_pause
 from autopilot.storage import autopilots, members
 from autopilot.storage.database import Conn
@@ -35,6 +36,7 @@ async def leave_batch(conn: Conn, workspace_id: WorkspaceId, user_id: UserId, ed
         raise Conflict("A workspace keeps at least one owner.", code="last_owner")
     ids = await autopilots.list_active_of(conn, workspace_id, user_id, limit=BATCH + 1)
     is_last = len(ids) <= BATCH
+    await hold_rules(conn, workspace_id, ids[:BATCH])  # before the rows below them that go with the member
     if is_last:
         await members.delete_member(conn, workspace_id, user_id)  # first, so that they are told nothing more
     await system_pause(conn, workspace_id, ids[:BATCH], PauseReason.OWNER_LEFT)
