@@ -142,7 +142,7 @@ def config(served: ApiThread, world: World) -> SchemathesisConfig:
     )
 
 
-@pytest.mark.timeout(200 + 40 * DEPTH)
+@pytest.mark.timeout(300 + 60 * DEPTH)
 def test_the_api_answers_as_its_document_says(
     served: ApiThread, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
