@@ -10,11 +10,11 @@ PARALLEL := -n 2
 # The tests of a module share one stack, and wait more than they work.
 BY_MODULE := $(PARALLEL) --dist loadfile
 SOURCES := shared/src services/*/src deploy/local/src
-CODE := $(SOURCES) tests deploy/bootstrap.py
+CODE := $(SOURCES) tests deploy/bootstrap.py deploy/docker
 
 .DEFAULT_GOAL := help
 .PHONY: help setup senders demo up start stop status format lint types imports unit integration contract system faults \
-	check test bench lock schema clean
+	check test bench lock schema charts helm-test image clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,7 +56,7 @@ lint: setup ## Check format and lint rules
 	ruff check $(CODE)
 
 types: setup ## Check types with mypy --strict and pyright
-	mypy $(SOURCES) tests deploy/bootstrap.py
+	mypy $(SOURCES) tests deploy/bootstrap.py deploy/docker/image.py
 	pyright
 
 imports: setup ## Check the layers between packages
@@ -77,9 +77,22 @@ system: setup ## Tests of the four services as processes
 faults: setup ## Tests that kill, cut off and restart
 	$(PYTEST) $(BY_MODULE) tests/faults
 
+# helm and kubectl: of the chart's tests alone, and too large for everybody's setup.
+KUBERNETES := .tools/kubernetes/pin.txt
+
+$(KUBERNETES): tests/deploy/kubernetes-tools.txt tests/deploy/install.py | setup
+	@python tests/deploy/install.py
+
+helm-test: setup $(KUBERNETES) ## Tests of what is deployed: chart, kustomize, containers
+	$(PYTEST) $(BY_MODULE) tests/deploy
+
+image: setup $(KUBERNETES) ## Build the images of the services with buildah, podman or docker, and run them as in production
+	@python deploy/docker/image.py
+	$(PYTEST) -n0 -s tests/deploy/test_image.py
+
 check: lint types imports unit integration ## What to run before each commit
 
-test: check contract system faults ## Everything, also from a bare clone
+test: check contract helm-test system faults ## Everything, also from a bare clone
 
 bench: setup ## Print figures, measured side by side with what they are compared to
 	python -m tests.bench
@@ -90,6 +103,9 @@ lock: setup ## Pin all dependencies anew in requirements.lock
 
 schema: setup ## Write storage/schema.sql from the migrations
 	python -m autopilot.local.schema
+
+charts: setup $(KUBERNETES) ## Write what the chart and the kustomize base take from elsewhere
+	python -m tests.support.chart_files
 
 clean: ## Remove everything that is made here, the stack's data included
 	@if [ -x .venv/bin/python ]; then $(LOCAL) destroy; fi

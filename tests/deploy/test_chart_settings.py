@@ -146,6 +146,7 @@ def test_scaling_names_a_metric_that_exists() -> None:
         (("replicas=3",), "replicas"),
         (("services.ingress.replica=3",), "replica"),
         (("networkPolicy.scrapers=null",), "scrapers"),
+        (("networkPolicy.postgres.peers=[]",), "peers"),
         (("networkPolicy.scrapers[0]=null", "networkPolicy.scrapers[0].ipBlock=null"), "scrapers"),
         (("database.existingSecret=",), "existingSecret"),
         (("services.rulesApi.route.host=hooks.example.com",), "must differ"),
@@ -156,7 +157,11 @@ def test_scaling_names_a_metric_that_exists() -> None:
 )
 def test_what_would_be_wrong_is_refused(arguments: tuple[str, ...], word: str) -> None:
     """By the schema or by the templates, naming what is wrong; never installed and ignored."""
-    done = charts.template(*(part for argument in arguments for part in ("--set", argument)))
+
+    def how(argument: str) -> str:
+        return "--set-json" if argument.endswith("]") else "--set"
+
+    done = charts.template(*(part for argument in arguments for part in (how(argument), argument)))
     assert done.returncode != 0
     assert word in done.stderr
 
@@ -171,3 +176,20 @@ def test_every_setting_of_the_chart_is_explained_where_it_is_set() -> None:
         known = {key.name for key in describe(struct)}
         of_the_schema = {key for part in schema["$defs"].values() for key in part.get("properties", ())}
         assert known - of_the_schema <= chart_files.OWN
+
+
+def test_the_notes_say_which_secrets_are_needed_and_what_comes_next() -> None:
+    """What `helm install` prints: the Secrets by name and key, the first command, and what was left unsafe."""
+    command = ["install", "autopilot", str(charts.CHART), "--dry-run=client", "--kubeconfig=/dev/null"]
+    values = charts.VALUES / "everything.yaml"
+    notes = {
+        told: charts.run(charts.program("helm"), *command, *told).stdout.partition("NOTES:")[2]
+        for told in ((), ("--values", str(values)), ("--set", "networkPolicy.enabled=false"))
+    }
+    everything = notes["--values", str(values)]
+    for line in ("pg: uri,", "mq: uri,", "fernet: list,", "-m autopilot.rules_api bootstrap"):
+        assert line in everything
+    assert "https://hooks.acme.example" in everything
+    assert "TRUSTED_PROXIES is empty" in notes[()]
+    assert "TRUSTED_PROXIES is empty" not in everything
+    assert "every pod of the cluster can reach" in notes["--set", "networkPolicy.enabled=false"]
