@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from uuid import uuid4
 
 import asyncpg
@@ -59,3 +60,33 @@ async def test_the_database_lets_a_run_go_where_the_drawing_says_and_nowhere_els
         assert await _changes(conn, before, after) is (after in RUN_NEXT[before])
     finally:
         await conn.close()
+
+
+async def test_telling_a_batch_takes_time_by_its_size_whatever_came_before(postgres_url: str) -> None:
+    """S2.5: a connection that began with a single run does not compare each run of a batch with all others of it."""
+    conn = await asyncpg.connect(postgres_url)
+    try:
+        await _telling_ms(conn, 1)
+        some, many = [min([await _telling_ms(conn, count) for _ in range(3)]) for count in (100, 2000)]
+    finally:
+        await conn.close()
+    assert many < 3 * 20 * some
+
+
+async def _telling_ms(conn: asyncpg.Connection[asyncpg.Record], count: int) -> float:
+    """What the database takes to tell that so many runs have started at once."""
+    started = await conn.fetch(
+        f"INSERT INTO autopilot_run (id, workspace_id, autopilot_id, source, status, rule_version_id, rule_version,"
+        f" accountable_id, attribution_source, {_COLUMNS})"
+        f" SELECT gen_random_uuid(), $1, $1, 'api', 'pending', $1, 1, $1, 'rule_owner', {_look(RunStatus.PENDING)}"
+        f"   FROM generate_series(1, $2) RETURNING id",
+        *(uuid4(), count),
+    )
+    plan = await conn.fetchval(
+        f"EXPLAIN (ANALYZE, FORMAT JSON) UPDATE autopilot_run"
+        f" SET (status, {_COLUMNS}) = (SELECT 'running', {_look(RunStatus.RUNNING)}) WHERE id = ANY($1::uuid[])",
+        [run["id"] for run in started],
+    )
+    [told] = json.loads(plan)[0]["Triggers"]
+    assert told["Trigger Name"] == "autopilot_run_tell_update"
+    return float(told["Time"])

@@ -72,6 +72,7 @@ $$;
 
 CREATE FUNCTION public.tell_run_events() RETURNS trigger
     LANGUAGE plpgsql
+    SET enable_nestloop TO 'off'
     AS $$
 BEGIN
     IF TG_OP = 'INSERT' THEN

@@ -798,7 +798,8 @@ CREATE TABLE run_event_outbox (
 
 -- Told by the database itself, so that no writer of runs can forget an event (S2.5): once when a run starts, once when it ends.
 -- It also refuses every transition that S2 does not draw.
-CREATE FUNCTION tell_run_events() RETURNS trigger LANGUAGE plpgsql AS $$
+-- A connection plans its joins once, by the number of rows of the first call: after a single run a nested loop, over every batch to come.
+CREATE FUNCTION tell_run_events() RETURNS trigger LANGUAGE plpgsql SET enable_nestloop = off AS $$
 BEGIN
     IF TG_OP = 'INSERT' THEN
         INSERT INTO run_event_outbox (event_id, workspace_id, autopilot_id, run_id, kind, payload)
