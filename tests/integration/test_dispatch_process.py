@@ -92,7 +92,7 @@ async def test_it_says_when_it_is_ready_shows_its_gauges_and_stops_with_0(postgr
             while (await client.get(f"http://127.0.0.1:{port}/readyz")).status != 200:
                 await asyncio.sleep(0)
             text = ""
-            while "autopilot_dispatch_queue_oldest_due_seconds" not in text:
+            while 'autopilot_oldest_due_seconds{kind="run"}' not in text:
                 text = await (await client.get(f"http://127.0.0.1:{port}/metrics")).text()
         process.terminate()
         assert await asyncio.wait_for(process.wait(), 20) == 0

@@ -156,28 +156,6 @@ async def test_what_is_beyond_the_fan_out_follows_under_the_same_lease(
     await assert_coherent(database)
 
 
-async def test_the_depth_is_exact_while_little_waits_and_cheap_when_much_does(
-    database: Database, setting: Setting
-) -> None:
-    autopilot = await rules.make_autopilot(database, setting)
-    await admit(database, [firing(autopilot.id) for _ in range(30)])
-    await execute(
-        database,
-        """INSERT INTO dispatch_deferred (kind, delivery_id, autopilot_id, available_at, enqueued_at)
-           SELECT CASE WHEN i % 4 = 0 THEN 'retry' ELSE 'paced' END, gen_random_uuid(), $1, now(), now() FROM generate_series(1, 40) i""",
-        autopilot.id,
-    )
-    await execute(database, "ANALYZE dispatch_deferred")
-    await execute(
-        database, "UPDATE dispatch_queue SET enqueued_at = now() - interval '1 minute' WHERE seq = 1"
-    )
-    async with database.connection() as conn:
-        exact, rough = await queue.measure(conn), await queue.measure(conn, count_to=8)
-    assert (exact.queued, exact.retrying, exact.paced, exact.parked) == (30, 10, 30, 0)
-    assert exact.oldest_s == pytest.approx(60, abs=5)
-    assert (rough.queued, rough.retrying + rough.paced) == (30, 40)
-
-
 async def test_an_unreadable_body_costs_its_own_run_an_attempt_and_no_split(
     database: Database, setting: Setting
 ) -> None:

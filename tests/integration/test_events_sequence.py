@@ -14,6 +14,7 @@ from autopilot.dispatcher.relay import LOW_WATER_EVERY_S, Sequencer
 from autopilot.domain.events import EventKind
 from autopilot.domain.ids import WorkspaceId
 from autopilot.domain.states import ExecutionMode, RunStatus, Source
+from autopilot.kit import metrics
 from autopilot.kit.clock import SystemClock
 from autopilot.kit.ids import uuid7
 from autopilot.storage import events
@@ -47,7 +48,7 @@ async def sequence(database: Database, limit: int = 100) -> int:
     async with database.connection() as conn:
         await events.open_heads(conn, limit)
     async with database.transaction() as conn:
-        return await events.sequence(conn, limit)
+        return (await events.sequence(conn, limit)).total()
 
 
 async def seqs(database: Database, workspace_id: WorkspaceId) -> list[int]:
@@ -88,7 +89,7 @@ async def test_a_sequencer_passes_by_what_another_one_works_on(postgres_url: str
         async with database.connection() as conn:
             await events.open_heads(conn, 100)
         async with database.transaction() as conn:
-            assert await events.sequence(conn, 2) == 2
+            assert (await events.sequence(conn, 2)).total() == 2
             await tell(writer, here)
             assert await sequence(database, 10) == 1
             assert await seqs(database, there) == [1]
@@ -203,6 +204,12 @@ async def test_the_low_water_rises_under_a_held_snapshot_and_never_above_what_ca
             await conn.close()
 
 
+def counted(status: str, reason: str) -> float:
+    """How many runs of programs this process has counted so."""
+    labels = {"source": "api", "status": status, "reason": reason}
+    return metrics.registry.get_sample_value("autopilot_run_transitions_total", labels) or 0
+
+
 async def test_a_run_tells_started_and_done_in_order(database: Database) -> None:
     """S2.5, S12.2: ids and facts, nothing else."""
     setting = await rules.make_setting(database)
@@ -221,7 +228,10 @@ async def test_a_run_tells_started_and_done_in_order(database: Database) -> None
                   completed_at = clock_timestamp() WHERE id = $1""",
         one.run_id,
     )
-    assert await sequence(database) == 2
+    kinds = [("running", "none"), ("failed", "task_cancelled")]
+    before = [counted(*kind) for kind in kinds]
+    assert await Sequencer(database, batch=10, tell=lambda: None).step()
+    assert [counted(*kind) - was for kind, was in zip(kinds, before, strict=True)] == [1, 1]
     async with database.connection() as conn:
         started, done = await events.read_after(conn, setting.workspace_id, 0, 10)
         assert await events.read_after(conn, setting.workspace_id, 1, 10) == [done]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 import nats.errors
 from nats.aio.client import Client
@@ -24,6 +25,9 @@ Content = Callable[[], bytes]
 _logger = log.get_logger()
 _dropped = metrics.counter("bus_wakes_dropped_total", "Wake-ups not sent because NATS was away")
 _connects = metrics.counter("bus_connects_total", "Connections made to NATS")
+_state = metrics.gauge(
+    "bus_state", "1 for what the connection to NATS is: connected, connecting, absent", ["state"]
+)
 
 _CONNECT_TIMEOUT_S = 3
 _PING_INTERVAL_S = 5
@@ -109,6 +113,7 @@ class Bus:
         self._news.set()
 
     async def __aenter__(self) -> Self:
+        _tell_state(weakref.ref(self))
         if self._urls:
             self._task = asyncio.create_task(self._stay_connected(), name="bus")
         return self
@@ -207,3 +212,13 @@ async def _close(client: Client) -> None:
     with suppress(nats.errors.Error, OSError, asyncio.TimeoutError, AssertionError):
         async with asyncio.timeout(_CLOSE_TIMEOUT_S):
             await client.close()
+
+
+def _tell_state(bus: weakref.ref[Bus]) -> None:
+    """Let metrics ask this bus for its state while it is there; of several the newest is asked."""
+
+    def ask(state: State) -> Callable[[], float]:
+        return lambda: (asked := bus()) is not None and asked.state == state
+
+    for state in get_args(State):
+        _state.labels(state).set_function(ask(state))

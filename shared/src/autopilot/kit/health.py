@@ -17,6 +17,7 @@ Check = Callable[[], Awaitable[object]]
 
 _logger = log.get_logger()
 _ready = metrics.gauge("ready", "1 while this process says it is ready")
+_build = metrics.gauge("build_info", "1, with the versions of what runs as labels", ["version", "tzdata"])
 _lag = metrics.gauge("event_loop_lag_seconds", "How late the event loop ran a timer, last look")
 
 _CHECK_TIMEOUT_S = 5.0
@@ -35,6 +36,11 @@ class Health:
         self._loops: list[Loop] = []
         self._lag_s = 0.0
         self._phase = "starting"
+
+    def tell_build(self) -> None:
+        """Let metrics say what runs here; a process of a service does, once."""
+        versions = _versions()
+        _build.labels(versions.get("autopilot-shared", ""), versions.get("tzdata", "")).set(1)
 
     def check(self, name: str, check: Check) -> None:
         """Ready only while `check()` returns in 5 s without raising; when it recovers, every loop tries at once."""

@@ -136,6 +136,7 @@ async def _main(name: str, config: C, build: Build[C]) -> int:
     stop = _stop_on_signals()
     stopping = asyncio.create_task(stop.wait())
     service = Service(name, grace_s=config.grace_s)
+    service.health.tell_build()
     watched = await serve(service.health.app(), config.health_host, config.health_port, what="health")
     starting = asyncio.create_task(_build_and_start(service, config, build))
     watching: asyncio.Task[None] | None = None

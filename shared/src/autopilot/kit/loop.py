@@ -49,6 +49,8 @@ class Loop:
         self._task: asyncio.Task[None] | None = None
         self._step_began: float | None = None
         self._observe = _seconds.labels(name).observe
+        for kind in ("infrastructure", "error"):  # the first failure must be seen as a rise
+            _failures.labels(name, kind)
 
     @property
     def failing(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -12,11 +14,17 @@ import msgspec
 from asyncpg.connect_utils import SessionAttribute
 from asyncpg.pool import PoolConnectionProxy
 
+from autopilot.kit import metrics
 from autopilot.kit.config import CommonConfig
 from autopilot.storage.errors import Contention, DatabaseUnavailable, translated
 
 Conn: TypeAlias = "asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]"
 T = TypeVar("T")
+
+_connections = metrics.gauge("db_pool_connections", "Connections of a pool, by use", ["pool", "use"])
+_limit = metrics.gauge("db_pool_limit_connections", "How many connections a pool may have", ["pool"])
+_waits = metrics.histogram("db_pool_wait_seconds", "How long a connection was waited for", ["pool"])
+_unavailable = metrics.counter("db_unavailable_total", "Uses of the database that it failed", ["pool"])
 
 _SESSION = {
     "timezone": "UTC",
@@ -66,6 +74,8 @@ class Database:
         self._dsn = dsn
         self._max_size = max_size
         self._pooler = pooler
+        self._waited = _waits.labels(name).observe
+        self._failed = _unavailable.labels(name).inc
         self._settings = (
             {} if pooler else {"application_name": f"autopilot-{name}", **_SESSION, **(settings or {})}
         )
@@ -107,7 +117,19 @@ class Database:
             target_session_attrs=SessionAttribute.read_write,
         )
         await self._pool
+        self._measured()
         return self
+
+    def _measured(self) -> None:
+        """Tell metrics of the pool for as long as it lives; of pools of one name, of the newest."""
+        this = weakref.ref(self)
+
+        def size() -> tuple[int, int]:
+            return (0, 0) if (database := this()) is None else database.size
+
+        _limit.labels(self.name).set(self._max_size)
+        _connections.labels(self.name, "idle").set_function(lambda: size()[1])
+        _connections.labels(self.name, "busy").set_function(lambda: size()[0] - size()[1])
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -126,23 +148,27 @@ class Database:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Connections (open, idle), for metrics."""
+        """Connections (open, idle)."""
         return self._pool.get_size(), self._pool.get_idle_size()
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Conn]:
         """One connection in autocommit; raises DatabaseUnavailable when none can be had within the deadline."""
         acquired = False
+        now = asyncio.get_running_loop().time
+        began = now()
         try:
             with translated():
                 async with self._pool.acquire(timeout=self.acquire_timeout_s) as conn:
                     acquired = True
+                    self._waited(now() - began)
                     try:
                         yield conn
                     except TimeoutError:
                         conn.terminate()  # else its release waits for the silent server once more
                         raise
         except DatabaseUnavailable:
+            self._failed()
             # After a failover every pooled connection may point at the old primary: none of them is trusted again.
             # A pool that was merely busy keeps its own: reconnecting would make the rush worse.
             if acquired:

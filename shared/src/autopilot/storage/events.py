@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
+from typing import NamedTuple
 from uuid import UUID
 
 import asyncpg
@@ -10,6 +12,7 @@ import msgspec
 
 from autopilot.domain.events import EventKind, RunEvent
 from autopilot.domain.ids import LeaseToken, TokenId, WorkspaceId
+from autopilot.domain.states import ReasonCode, RunStatus, Source
 from autopilot.storage import queries
 from autopilot.storage.database import Conn
 
@@ -31,11 +34,12 @@ class RelayLease(msgspec.Struct, frozen=True, kw_only=True):
     relayed_seq: int
 
 
-class Backlog(msgspec.Struct, frozen=True, kw_only=True):
-    """Events that wait for their number, and numbered ones that wait for the stream."""
+class Transition(NamedTuple):
+    """What an event tells of its run, without saying of which."""
 
-    unsequenced: int
-    unrelayed: int
+    source: Source
+    status: RunStatus
+    reason: ReasonCode | None
 
 
 class Horizon(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,16 +60,23 @@ async def open_heads(conn: Conn, limit: int, *, above: int = 0) -> bool:
     return bool(await conn.fetchval(SQL["open_heads"], limit, above))
 
 
-async def sequence(conn: Conn, limit: int, *, above: int = 0) -> int:
-    """Number up to `limit` events with ids above one in commit order, within the caller's transaction; how many there were.
+async def sequence(conn: Conn, limit: int, *, above: int = 0) -> Counter[Transition]:
+    """Number up to `limit` events with ids above one in commit order, within the caller's transaction; how many of which.
 
     Only workspaces with a head (`open_heads`) whom no other sequencer works on. It locks `event_head` rows, which are
     the sequencer's alone, so the transaction should do nothing else.
     """
     workspaces = [row["workspace_id"] for row in await conn.fetch(SQL["lock_heads"], limit, above)]
     if not workspaces:
-        return 0
-    return int((await conn.execute(SQL["sequence"], workspaces, limit, above)).rpartition(" ")[2])
+        return Counter()
+    return Counter(
+        {
+            Transition(
+                Source(row["source"]), RunStatus(row["status"]), row["reason"] and ReasonCode(row["reason"])
+            ): row["events"]
+            for row in await conn.fetch(SQL["sequence"], workspaces, limit, above)
+        }
+    )
 
 
 async def read_horizon(conn: Conn) -> Horizon:
@@ -129,13 +140,6 @@ async def advance_relay(
 async def release_relay(conn: Conn, workspace_id: WorkspaceId, token: LeaseToken) -> None:
     """Let go of a workspace; nothing happens if the lease is lost already."""
     await conn.execute(SQL["release_relay"], workspace_id, token)
-
-
-async def measure(conn: Conn) -> Backlog:
-    """The gauges of the outbox and the relay."""
-    row = await conn.fetchrow(SQL["measure"])
-    assert row is not None
-    return Backlog(unsequenced=row["unsequenced"], unrelayed=row["unrelayed"])
 
 
 def _event_of(row: asyncpg.Record) -> RunEvent:

@@ -46,16 +46,6 @@ class ParkedRun(msgspec.Struct, frozen=True, kw_only=True):
     trigger_id: TriggerId | None
 
 
-class Depth(msgspec.Struct, frozen=True, kw_only=True):
-    """How many entries wait and for how long the oldest has."""
-
-    queued: int
-    oldest_s: float
-    retrying: int
-    paced: int
-    parked: int
-
-
 async def lock_claimed(conn: Conn, seqs: Collection[int], token: LeaseToken) -> set[int]:
     """Lock the entries that this lease still holds; the others belong to somebody else by now."""
     rows = await conn.fetch(SQL["lock_claimed"], sorted(seqs), token)
@@ -107,16 +97,3 @@ async def take_expired_parked(conn: Conn, ids: Collection[AutopilotId]) -> list[
     """Remove the entries of locked autopilots' waiters that are past their deadline."""
     rows = await conn.fetch(SQL["take_expired_parked"], sorted(ids))
     return [ParkedRun(run_id=row["run_id"], trigger_id=row["trigger_id"]) for row in rows]
-
-
-async def measure(conn: Conn, *, count_to: int = 10_000) -> Depth:
-    """The gauges of the queue, exact up to `count_to` and estimated beyond."""
-    row = await conn.fetchrow(SQL["measure"], count_to)
-    assert row is not None
-    return Depth(
-        queued=row["queued"],
-        oldest_s=row["oldest_s"],
-        retrying=row["retrying"],
-        paced=row["paced"],
-        parked=row["parked"],
-    )

@@ -17,6 +17,7 @@ from autopilot.bus.subjects import event_subject
 from autopilot.domain.errors import InfrastructureError
 from autopilot.domain.events import RunEvent
 from autopilot.domain.ids import LeaseToken, RunId
+from autopilot.domain.states import ReasonCode, RunStatus, Source
 from autopilot.kit import log, metrics, points
 from autopilot.kit.clock import Clock, SystemClock
 from autopilot.kit.ids import random_token
@@ -25,7 +26,14 @@ from autopilot.storage.database import Conn, Database
 from autopilot.storage.events import Horizon, RelayLease
 
 _logger = log.get_logger()
-_sequenced = metrics.counter("run_events_sequenced_total", "Run events given their number")
+_transitions = metrics.counter(
+    "run_transitions_total",
+    "Runs that started, ended or were skipped, counted once as their event is numbered",
+    ["source", "status", "reason"],
+)
+for _source in Source:  # what wakes somebody must be seen as a rise the first time
+    for _reason in (ReasonCode.DISPATCH_EXHAUSTED, ReasonCode.INTERNAL_ERROR):
+        _transitions.labels(_source, RunStatus.FAILED, _reason)
 _relayed = metrics.counter(
     "run_events_relayed_total",
     "Run events confirmed by the stream, held by it already (duplicate), or refused for ever",
@@ -83,11 +91,12 @@ class Sequencer:
             if self._clock.monotonic() - self._looked >= LOW_WATER_EVERY_S:
                 self._looked = self._clock.monotonic()
                 await self.low_water.look(conn)
-        count = await self._database.transact(lambda conn: events.sequence(conn, self._batch, above=above))
-        if count:
-            _sequenced.inc(count)
+        told = await self._database.transact(lambda conn: events.sequence(conn, self._batch, above=above))
+        for (source, status, reason), count in told.items():
+            _transitions.labels(source, status, reason or "none").inc(count)
+        if told:
             self._tell()
-        return count > 0
+        return bool(told)
 
 
 class LowWater:

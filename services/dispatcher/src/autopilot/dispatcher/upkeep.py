@@ -8,17 +8,14 @@ from autopilot.domain.ids import AutopilotId
 from autopilot.domain.states import ReasonCode
 from autopilot.engine.overlap import lock_for_finish, release_parked
 from autopilot.kit import log, metrics
-from autopilot.storage import events, queue, run_transitions
+from autopilot.storage import backlog, queue, run_transitions
 from autopilot.storage.database import Conn, Database
 from autopilot.storage.run_transitions import RunEnd
 
 _logger = log.get_logger()
-_depth = metrics.gauge(
-    "dispatch_queue_entries", "Entries that wait, by kind; estimated beyond 10,000", ["kind"]
-)
-_oldest = metrics.gauge("dispatch_queue_oldest_due_seconds", "How long the oldest due entry has waited")
-_backlog = metrics.gauge(
-    "run_events_waiting", "Run events not numbered, or not confirmed by the stream", ["step"]
+_waiting = metrics.gauge("waiting_items", "What waits, by kind; counted up to 10,000", ["kind"])
+_oldest = metrics.gauge(
+    "oldest_due_seconds", "How long the oldest that could go on has waited, by kind", ["kind"]
 )
 _swept = metrics.counter(
     "parked_runs_swept_total", "Waiters whose release was lost or whose deadline passed", ["outcome"]
@@ -60,13 +57,11 @@ class Upkeep:
     async def measure(self) -> None:
         """Read the gauges."""
         async with self._database.connection() as conn:
-            depth = await queue.measure(conn)
-            backlog = await events.measure(conn)
-        for kind in ("queued", "retrying", "paced", "parked"):
-            _depth.labels(kind).set(getattr(depth, kind))
-        _oldest.set(depth.oldest_s)
-        _backlog.labels("unsequenced").set(backlog.unsequenced)
-        _backlog.labels("unrelayed").set(backlog.unrelayed)
+            waits = await backlog.measure(conn)
+        for kind, waiting in waits.items():
+            _waiting.labels(kind).set(waiting.items)
+            if kind not in backlog.TIMELESS:
+                _oldest.labels(kind).set(waiting.oldest_s)
 
 
 async def _sweep(conn: Conn, autopilot_ids: list[AutopilotId]) -> tuple[int, int]:

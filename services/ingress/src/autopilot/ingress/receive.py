@@ -38,6 +38,8 @@ _seconds = metrics.histogram("ingress_seconds", "Webhooks answered, by outcome",
 _gates = metrics.counter("ingress_limited_total", "Requests refused by a limit", ["gate"])
 _refused_address, _refused_debt = _gates.labels("address"), _gates.labels("bad_credentials")
 _observers: dict[str, Callable[[float], None]] = {}
+for _outcome in ("accepted", "unavailable", "internal_error"):  # the first refusal must be seen as a rise
+    _seconds.labels(_outcome)
 
 
 class Receiver:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, get_args
 from uuid import UUID
 
 import msgspec
@@ -35,10 +35,14 @@ from autopilot.storage.executions import (
 )
 
 _logger = log.get_logger()
-_claimed = metrics.counter("scheduler_plans_claimed_total", "Plans of jobs claimed", ["job"])
-_stolen = metrics.counter("scheduler_plans_stolen_total", "Plans taken from a runner that was lost", ["job"])
-_failed = metrics.counter("scheduler_plans_failed_total", "Plans that failed, by error", ["job", "error"])
-_seconds = metrics.histogram("scheduler_run_seconds", "How long a plan ran", ["job"])
+_claimed = metrics.counter("scheduler_plans_claimed_total", "Plans of jobs claimed", ["job_name"])
+_stolen = metrics.counter(
+    "scheduler_plans_stolen_total", "Plans taken from a runner that was lost", ["job_name"]
+)
+_failed = metrics.counter(
+    "scheduler_plans_failed_total", "Plans that failed, by error", ["job_name", "error"]
+)
+_seconds = metrics.histogram("scheduler_run_seconds", "How long a plan ran", ["job_name"])
 
 CANCEL_GRACE_S: Final = 5.0
 HAND_BACK_PATIENCE: Final = timedelta(seconds=5)
@@ -64,6 +68,12 @@ class Claimant:
         self._clock = clock or SystemClock()
         self._ledgers: dict[str, Ledger] = {}
         self.runner_id: UUID = random_token()
+
+    def expect(self, job_name: str) -> None:
+        """Let the counters of a job begin at 0: the first loss and the first failure must be seen as a rise."""
+        _stolen.labels(job_name)
+        for error in get_args(ErrorCode):
+            _failed.labels(job_name, error)
 
     async def attempt(self, spec: JobSpec, scope: Scope, plan_time: datetime) -> bool:
         """Run a plan if it can be had; whether it could. Cancelling this ends the handler and hands the plan back."""

@@ -23,7 +23,7 @@ from autopilot.storage.executions import Agenda, Scope, Span
 
 _logger = log.get_logger()
 _scope_failures = metrics.counter(
-    "scheduler_scope_failures_total", "Scopes that could not be worked on", ["job"]
+    "scheduler_scope_failures_total", "Scopes that could not be worked on", ["job_name"]
 )
 
 RETRY_LIMIT: Final = 1000
@@ -46,6 +46,7 @@ class RunningJob:
         self._database = database
         self._busy: dict[Scope, asyncio.Task[None]] = {}
         self._scopes: Collection[Scope] = ()
+        claimant.expect(spec.name)
 
     @property
     def poll_s(self) -> float:

@@ -23,6 +23,7 @@ SELECT h.workspace_id FROM event_head h
 -- all that committed before, and whoever commits later gets a later number. Rows are deleted by an array of their ids, which is looked
 -- up in the index however long the backlog is; a join would read all of it for each batch. The first numbers given in a restored
 -- database begin an epoch, by the clock, so that no two restorations share one: cursors of what was lost fit nothing.
+-- The answer counts what was told, for metrics.
 WITH here AS MATERIALIZED (
     SELECT database_history() AS history
 ), taken AS (
@@ -40,11 +41,15 @@ WITH here AS MATERIALIZED (
            epoch = CASE WHEN h.history = here.history THEN h.epoch ELSE greatest(h.epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) END
       FROM here, (SELECT workspace_id, max(seq) AS top FROM numbered GROUP BY workspace_id) n
      WHERE h.workspace_id = n.workspace_id
+), told AS (
+    INSERT INTO run_event (workspace_id, seq, event_id, autopilot_id, run_id, kind, payload, occurred_at)
+    SELECT n.workspace_id, n.seq, n.event_id, n.autopilot_id, n.run_id, n.kind, n.payload, n.occurred_at
+      FROM numbered n
+     ORDER BY n.workspace_id, n.seq
 )
-INSERT INTO run_event (workspace_id, seq, event_id, autopilot_id, run_id, kind, payload, occurred_at)
-SELECT n.workspace_id, n.seq, n.event_id, n.autopilot_id, n.run_id, n.kind, n.payload, n.occurred_at
+SELECT n.payload->>'source' AS source, n.payload->>'status' AS status, n.payload->>'reason_code' AS reason, count(*) AS events
   FROM numbered n
- ORDER BY n.workspace_id, n.seq;
+ GROUP BY 1, 2, 3;
 
 -- name: read_given_id
 -- The last id that the outbox gave out; 0 before the first.
@@ -108,8 +113,3 @@ RETURNING relayed_seq;
 -- name: release_relay
 -- Done for now: the next event is anybody's.
 UPDATE event_head SET relay_token = NULL, relay_until = NULL WHERE workspace_id = $1 AND relay_token = $2;
-
--- name: measure
--- How many events wait to be numbered, and how many numbered ones wait to be confirmed.
-SELECT (SELECT count(*) FROM run_event_outbox) AS unsequenced,
-       coalesce((SELECT sum(last_seq - relayed_seq) FROM event_head WHERE relayed_seq < last_seq), 0)::bigint AS unrelayed;

@@ -95,24 +95,3 @@ SELECT d.autopilot_id
 DELETE FROM dispatch_deferred
  WHERE kind = 'parked' AND autopilot_id = ANY($1::uuid[]) AND available_at <= clock_timestamp()
 RETURNING run_id, trigger_id;
-
--- name: measure
--- How much waits, and how long the first entries have. Counted up to $1; beyond it the queue by the range of its numbers, what is deferred
--- by the planner's estimate, so that looking costs the same however much waits.
-WITH queue AS (
-    SELECT (SELECT count(*) FROM (SELECT 1 FROM dispatch_queue LIMIT $1) c) AS counted,
-           (SELECT max(q.seq) - min(q.seq) + 1 FROM dispatch_queue q) AS spanned,
-           (SELECT min(f.enqueued_at) FROM (SELECT q.enqueued_at FROM dispatch_queue q ORDER BY q.seq LIMIT 100) f) AS since
-), deferred AS (
-    SELECT count(*) AS counted, count(*) FILTER (WHERE s.kind = 'retry') AS retrying, count(*) FILTER (WHERE s.kind = 'paced') AS paced,
-           count(*) FILTER (WHERE s.kind = 'parked') AS parked
-      FROM (SELECT d.kind FROM dispatch_deferred d LIMIT $1) s
-), scale AS (
-    SELECT CASE WHEN d.counted < $1 THEN 1
-                ELSE greatest(1, (SELECT c.reltuples FROM pg_class c WHERE c.oid = 'dispatch_deferred'::regclass) / d.counted) END AS by
-      FROM deferred d
-)
-SELECT CASE WHEN q.counted < $1 THEN q.counted ELSE greatest(q.counted, q.spanned) END AS queued,
-       coalesce(extract(epoch FROM clock_timestamp() - q.since), 0)::float8 AS oldest_s,
-       (d.retrying * s.by)::bigint AS retrying, (d.paced * s.by)::bigint AS paced, (d.parked * s.by)::bigint AS parked
-  FROM queue q, deferred d, scale s;

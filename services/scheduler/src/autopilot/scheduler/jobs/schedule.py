@@ -27,6 +27,7 @@ from autopilot.storage.schedules import DueRetry, DueTrigger, FailedPlan, Signat
 
 _logger = log.get_logger()
 _plans = metrics.counter("schedule_plans_total", "Schedule plans settled, by outcome", ["outcome"])
+_plans.labels("failed")  # the first failure must be seen as a rise
 _late = metrics.histogram("schedule_lateness_seconds", "How long after its time an occurrence was admitted")
 _sizes = metrics.histogram("schedule_batch_plans", "Plans settled in a transaction", buckets=metrics.COUNTS)
 _stopped = metrics.counter("schedule_triggers_stopped_total", "Triggers stopped by an unreadable schedule")
