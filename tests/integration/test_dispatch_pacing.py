@@ -235,7 +235,7 @@ async def test_a_claim_that_passes_all_there_is_comes_to_an_end(
     database: Database, setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S1.3: a flood longer than a look ahead is looked through once in a step, not for as long as it lasts."""
-    monkeypatch.setattr(dispatch_worker, "_LOOK_AHEAD", 10)
+    monkeypatch.setattr(dispatch_worker, "LOOK_AHEAD", 10)
     autopilot, noisy = await make_hook(database, setting)
     await receive_many(database, autopilot, noisy, 35)
     flood = Flood(database, CONFIG)

@@ -100,6 +100,38 @@ _TWO_NEW_ONE_REPEATED: tuple[object, ...] = (
     ),
 )
 
+# A batch of 100 runs under one ruling, whose lease is lost: what it looks at is looked at in any case.
+_RUNS, _ONE = range(1, 101), [uid(1)]
+DISPATCHED: tuple[object, ...] = (
+    *(
+        [*_RUNS],
+        [uid(n) for n in _RUNS],
+        [1] * 100,
+        *([[uid(n) for n in _RUNS]] * 2),
+        *([["t"] * 100] * 3),
+        [1] * 100,
+        [1] * 100,
+    ),
+    *(
+        _ONE,
+        _ONE,
+        _ONE,
+        _ONE,
+        _ONE,
+        _ONE,
+        ["rule_owner"],
+        [None],
+        [None],
+        ["agent"],
+        _ONE,
+        _ONE,
+        ["AUT"],
+        [1],
+        [0],
+    ),
+    *("a", "b", 3, 60.0, [], []),
+)
+
 # At most so many rows looked at: what is due or asked for, with some room for how a plan finds it.
 HOT: dict[str, tuple[str, str, tuple[object, ...], int]] = {
     "claim of the dispatcher": (
@@ -114,6 +146,19 @@ HOT: dict[str, tuple[str, str, tuple[object, ...], int]] = {
     "webhooks that may be written": ("deliveries", "find_written", ([uid(7), uid(3_000_000)],), 2),
     "webhooks that came before": ("deliveries", "find_slots", (_HOOKS, ["k"] * 3), 6),
     "repeats to count": ("deliveries", "count_attempts", ([uid(7), uid(8)], [1, 2]), 6),
+    "claim past a flood": (
+        "pending",
+        "claim",
+        (0, 500, 100, 1 << 20, uid(1), 30.0, 60, [uid(2)], None, 300, 60),
+        1000,
+    ),
+    "times for a flood": (
+        "pending",
+        "claim",
+        (0, 500, 500, 1 << 20, None, 0.0, 60, [], [uid(2)], 300, 60),
+        2000,
+    ),
+    "what a batch becomes": ("dispatch", "dispatch", (uid(1), *DISPATCHED), 1000),
     "entries whose time has come": ("queue", "move_due", (1000,), 100),
     "due triggers": ("schedules", "lock_due", (500, []), 100),
     "the next due trigger": ("schedules", "peek", ("autopilot_schedule_dispatch",), 10),

@@ -150,13 +150,13 @@ async def claim(
 
 
 async def give_times(
-    conn: Conn, triggers: Collection[TriggerId], *, limit: int, pace_per_min: int, start: int = 0
+    conn: Conn, triggers: Collection[TriggerId], *, limit: int, pace_per_min: int, start: int, end: int
 ) -> Claim:
-    """Give up to `limit` entries of these triggers, from `start` on, their times within the pace; nothing is leased."""
+    """Give up to `limit` entries of these triggers, with start ≤ seq < end, their times within the pace; nothing is leased."""
     rows = await conn.fetch(
         SQL["claim"],
         start,
-        END_OF_QUEUE,
+        end,
         limit,
         END_OF_QUEUE,
         None,

@@ -11,6 +11,8 @@ from autopilot.storage import pending
 from autopilot.storage.database import Database
 
 PAGE = 5000
+# What is passed over is not looked through to its end.
+LOOK_AHEAD = 100_000
 # More would make the lists that every claim carries long; the others are found out when these are done.
 MAX_NOISY = 100
 
@@ -52,18 +54,20 @@ class Flood:
         """Give times to one page; whether there may be more."""
         if not self._noisy:
             return False
-        triggers = list(self._noisy)
+        triggers, start = list(self._noisy), self._cursor
         async with self._database.connection() as conn:
+            end = await pending.look_ahead(conn, start, LOOK_AHEAD)
             page = await pending.give_times(
                 conn,
                 triggers,
                 limit=PAGE,
                 pace_per_min=self._config.dispatch_pace_per_min,
-                start=self._cursor,
+                start=start,
+                end=end,
             )
         paced.inc(page.deferred)
-        if page.next_seq is not None:
-            self._cursor = page.next_seq
-            return True
-        self._noisy.difference_update(triggers)
-        return False
+        if page.next_seq is None and end == pending.END_OF_QUEUE:
+            self._noisy.difference_update(triggers)
+            return False
+        self._cursor = end if page.next_seq is None else page.next_seq
+        return True

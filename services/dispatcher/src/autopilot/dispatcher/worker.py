@@ -12,7 +12,7 @@ from autopilot.bus.connection import Bus
 from autopilot.bus.subjects import wake_runtime
 from autopilot.dispatcher.config import DispatcherConfig
 from autopilot.dispatcher.dispatch import Done, dispatch_job, settle_failures
-from autopilot.dispatcher.pacing import Flood, paced
+from autopilot.dispatcher.pacing import LOOK_AHEAD, Flood, paced
 from autopilot.dispatcher.plan import judge_claims, judge_failure
 from autopilot.dispatcher.work import Batch, plan_batch
 from autopilot.domain.errors import InfrastructureError
@@ -43,7 +43,6 @@ _splits = metrics.counter("dispatch_splits_total", "Batches that failed and were
 _sizes = metrics.histogram("dispatch_batch_runs", "Runs in a batch", buckets=metrics.COUNTS)
 
 _CURSOR_FOR_S = 1.0
-_LOOK_AHEAD = 100_000
 
 
 class BatchSize:
@@ -145,8 +144,8 @@ class Worker:
         passing = self._flood.noisy
         end = END_OF_QUEUE
         async with self._database.connection() as conn:
-            if passing:  # what is passed over is not looked through to its end
-                end = await pending.look_ahead(conn, start, _LOOK_AHEAD)
+            if passing:
+                end = await pending.look_ahead(conn, start, LOOK_AHEAD)
             claim = await pending.claim(
                 conn,
                 token=self._token,

@@ -44,11 +44,12 @@ WITH given AS MATERIALIZED (
      WHERE d.id = h.id AND d.status = 'queued'
 ), freed AS (
     DELETE FROM webhook_dedupe s USING held h WHERE s.delivery_id = h.id AND h.reason_code IS NOT NULL
+ RETURNING 1
 ), fired AS (
     INSERT INTO trigger_activity AS a (trigger_id, last_fired_at)
     SELECT m.trigger_id, clock_timestamp()
       FROM moved m
-     WHERE m.trigger_id IS NOT NULL AND (SELECT count(*) FROM held) >= 0
+     WHERE m.trigger_id IS NOT NULL AND (SELECT count(*) FROM held) + (SELECT count(*) FROM freed) >= 0
      GROUP BY m.trigger_id
      ORDER BY m.trigger_id
         ON CONFLICT (trigger_id) DO UPDATE SET last_fired_at = greatest(a.last_fired_at, excluded.last_fired_at)
