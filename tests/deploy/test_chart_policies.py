@@ -244,6 +244,12 @@ def test_policies_follow_the_values() -> None:
         assert allowed(spec["ingress"], "from") == {CONTROLLER, SCRAPER, *clients}
 
 
+def test_the_migration_reaches_the_database_behind_a_pooler() -> None:
+    """Its own URL goes past the pooler, to another port or host than that of the services."""
+    policy = named(charts.rendered(charts.VALUES / "everything.yaml"), "NetworkPolicy", "autopilot-migration")
+    assert allowed(policy["spec"]["egress"], "to") == {DNS, ("10.1.2.4/32", 5432)}
+
+
 def test_a_database_of_the_release_is_reached_by_the_release_alone() -> None:
     objects = charts.rendered(charts.VALUES / "trial.yaml")
     for name, port in (("postgresql", 5432), ("nats", 4222)):
