@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import asyncpg
@@ -14,7 +15,13 @@ from autopilot.domain.errors import InvalidValue
 from autopilot.local.ports import free_port
 from autopilot.local.postgres import PostgresServer
 from autopilot.storage.database import Conn, Database
-from autopilot.storage.errors import ConstraintViolated, Contention, DatabaseUnavailable, SchemaBehind
+from autopilot.storage.errors import (
+    ConstraintViolated,
+    Contention,
+    DatabaseUnavailable,
+    SchemaBehind,
+    translated,
+)
 
 COUNTERS = """
 CREATE TABLE counter (id int CONSTRAINT counter_pk PRIMARY KEY, n int NOT NULL CONSTRAINT counter_positive CHECK (n >= 0));
@@ -142,10 +149,17 @@ async def test_a_session_ended_by_an_operator_is_unavailable_once(postgres_url: 
         await database.ping()
 
 
+@pytest.mark.parametrize("told_by", [nullcontext, translated])
 async def test_a_server_that_falls_silent_is_given_up_after_its_time_and_not_waited_for_again(
-    postgres_url: str,
+    postgres_url: str, told_by: Callable[[], AbstractContextManager[None]]
 ) -> None:
-    """PG1: giving the connection back would wait for the same server."""
+    """PG1: giving the connection back would wait for the same server, whoever has put the failure into our words."""
+
+    async def ask(database: Database) -> None:
+        async with database.connection() as conn:
+            with told_by():
+                await conn.fetchval("SELECT 1")
+
     async with (
         tcp_proxy(postgres_url) as proxy,
         Database(proxy.url, name="test", acquire_timeout_s=60, command_timeout_s=1.0) as database,
@@ -154,7 +168,7 @@ async def test_a_server_that_falls_silent_is_given_up_after_its_time_and_not_wai
         proxy.lose()
         with pytest.raises(DatabaseUnavailable):
             async with asyncio.timeout(1.7):  # the driver itself would wait as long again
-                await database.ping()
+                await ask(database)
         await database.ping()
 
 

@@ -164,7 +164,7 @@ class Database:
                     self._waited(now() - began)
                     try:
                         yield conn
-                    except TimeoutError:
+                    except (TimeoutError, DatabaseUnavailable):  # translated already, if it was caught inside
                         conn.terminate()  # else its release waits for the silent server once more
                         raise
         except DatabaseUnavailable:
