@@ -8,7 +8,7 @@ from typing import Self
 
 import msgspec
 
-from autopilot.domain.errors import AutopilotError, InfrastructureError
+from autopilot.domain.errors import InfrastructureError
 from autopilot.domain.webhook.envelope import BadBody
 from autopilot.ingress.decide import Received, decide
 from autopilot.ingress.lookup import Found, Lookups, note_undecided
@@ -55,18 +55,15 @@ class Unsettled(InfrastructureError):
     """The rule changed faster than a delivery could be written."""
 
 
-class BatchBlocked(AutopilotError):
-    """A batch waits for a lock behind which only some of its items belong."""
-
-
-class ItemBlocked(InfrastructureError):
-    """The item waits for somebody else's transaction."""
+class Blocked(InfrastructureError):
+    """The item, or another one of its batch, waits for somebody else's transaction."""
 
 
 class Intake:
     """Takes what is offered; a writer looks up, decides and writes a batch while others do so and the next one gathers.
 
-    An item behind another session's lock is taken out of its batch and retried alone, so that it holds up nobody.
+    The items of a batch behind another session's lock go on one by one, and those that are blocked themselves are
+    tried again apart from all others, so that they hold up nobody.
     """
 
     def __init__(
@@ -76,13 +73,21 @@ class Intake:
         self._lookups = lookups
         self._wake = wake
         self._batches: Coalescer[Offer, Taken | Stale | None] = Coalescer(
-            self._take_or_split,
+            self._take_unless_blocked,
             name="webhook_writes",
             size=lambda offer: len(offer.received.raw),
             max_pending=MAX_PENDING,
             writers=_WRITERS,
             hold_s=hold_s,
             patience_s=PATIENCE_S,
+        )
+        self._singly: Coalescer[Offer, Taken | Stale | None] = Coalescer(
+            self._take_unless_blocked,
+            name="webhook_writes_singly",
+            max_items=1,
+            max_pending=MAX_PENDING,
+            writers=_WRITERS,
+            hold_s=hold_s,
         )
         self._alone: Coalescer[Offer, Taken | Stale | None] = Coalescer(
             self._take, name="webhook_writes_alone", max_items=1, max_pending=1_000, hold_s=hold_s
@@ -94,8 +99,8 @@ class Intake:
     async def __aexit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        await self._batches.close()
-        await self._alone.close()
+        for writes in (self._batches, self._singly, self._alone):
+            await writes.close()
 
     async def take(self, offer: Offer) -> Taken | None:
         """Decide and write; None: its token leads nowhere. BadBody for bad headers, an InfrastructureError when it took too long.
@@ -120,18 +125,18 @@ class Intake:
         raise Unsettled
 
     async def _submit(self, offer: Offer) -> Taken | Stale | None:
-        try:
-            return await self._batches.submit(offer)
-        except ItemBlocked:
-            return await self._alone.submit(offer)
+        for writes in (self._batches, self._singly):
+            try:
+                return await writes.submit(offer)
+            except Blocked:
+                pass
+        return await self._alone.submit(offer)
 
-    async def _take_or_split(self, offers: list[Offer]) -> Sequence[Taken | Stale | Exception | None]:
+    async def _take_unless_blocked(self, offers: list[Offer]) -> Sequence[Taken | Stale | Exception | None]:
         try:
             return await self._take(offers)
-        except Contention as error:
-            if len(offers) == 1:
-                return [ItemBlocked()]
-            raise BatchBlocked from error
+        except Contention:
+            return [Blocked() for _ in offers]
 
     async def _take(self, offers: list[Offer]) -> Sequence[Taken | Stale | Exception | None]:
         unseen = {offer.token_hash for offer in offers if offer.found is None}
