@@ -172,3 +172,19 @@ def test_compose_runs_the_runtime_and_its_tools_by_commands_that_exist(compose: 
         python, flag, module, *_rest = compose["services"][name]["entrypoint"]
         assert (python, flag) == ("python", "-m")
         assert importlib.util.find_spec(f"{module}.__main__") is not None
+
+
+def test_prometheus_scrapes_what_compose_runs(compose: dict[str, Any]) -> None:
+    """Each service by its name, at the port that its image shows metrics on."""
+    scrapes = yaml.safe_load((COMPOSE.parent / "prometheus" / "prometheus.yml").read_text("utf-8"))
+    targets = {
+        target: group["labels"]["service"]
+        for scrape in scrapes["scrape_configs"]
+        for group in scrape["static_configs"]
+        for target in group["targets"]
+    }
+    (port,) = [line.removeprefix("EXPOSE ") for line in stages()["base"] if line.startswith("EXPOSE")]
+    assert targets == {f"{service}:{port}": service for service in SERVICES}
+    config = compose["services"]["prometheus"]["command"][0]
+    assert config == "--config.file=/etc/prometheus/prometheus.yml"
+    assert all("inside" in compose["services"][name]["networks"] for name in ("prometheus", *SERVICES))
