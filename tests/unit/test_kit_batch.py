@@ -122,6 +122,22 @@ async def test_beyond_the_gathering_queue_submitting_fails_at_once() -> None:
         assert await asyncio.gather(*taken) == [0, 2, 4, 6]
 
 
+async def test_what_waits_is_bounded_in_bytes_as_well() -> None:
+    """Ten thousand bodies of 256 KiB would be more than a process may have; what has been written makes room."""
+    wire = Wire(open_=False)
+    async with Coalescer(wire, max_pending_bytes=100, size=lambda item: item, writers=1) as batch:
+        taken = [asyncio.create_task(batch.submit(70))]
+        await wire.started.wait()
+        taken += [asyncio.create_task(batch.submit(item)) for item in (60, 50)]
+        await settle()
+        with pytest.raises(QueueFull):
+            await batch.submit(1)
+        taken[1].cancel()
+        wire.open.set()
+        assert [await taken[0], await taken[2]] == [140, 100]
+        assert await submit_all(batch, [99, 100]) == [198, 200]
+
+
 async def test_a_poisonous_item_fails_alone() -> None:
     wire = Wire()
     wire.fail_on = {37: ValueError("poison")}

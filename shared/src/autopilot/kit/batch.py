@@ -31,12 +31,13 @@ class CoalescerClosed(InfrastructureError):
 
 
 class _Entry(Generic[T, R]):
-    __slots__ = ("answer", "item", "since")
+    __slots__ = ("answer", "item", "since", "size")
 
-    def __init__(self, item: T, answer: asyncio.Future[R], since: float) -> None:
+    def __init__(self, item: T, answer: asyncio.Future[R], since: float, size: int) -> None:
         self.item = item
         self.answer = answer
         self.since = since
+        self.size = size
 
 
 class Coalescer(Generic[T, R]):
@@ -61,6 +62,7 @@ class Coalescer(Generic[T, R]):
         max_bytes: int = 8 * 1024 * 1024,
         size: Callable[[T], int] | None = None,
         max_pending: int = 10_000,
+        max_pending_bytes: int = 128 * 1024 * 1024,
         writers: int = 2,
         key: Callable[[T], Any] | None = None,
         hold_s: float = 0.0,
@@ -72,6 +74,8 @@ class Coalescer(Generic[T, R]):
         self._max_bytes = max_bytes
         self._size = size
         self._max_pending = max_pending
+        self._max_pending_bytes = max_pending_bytes
+        self._pending_bytes = 0
         self._writers = writers
         self._free_writers = writers
         self._key = key
@@ -92,14 +96,16 @@ class Coalescer(Generic[T, R]):
         return len(self._gathering)
 
     async def submit(self, item: T) -> R:
-        """Write `item` with the next batch. QueueFull when too many wait; else what `flush` said of this item."""
+        """Write `item` with the next batch. QueueFull when too much waits; else what `flush` said of this item."""
         if self._closed:
             raise CoalescerClosed
-        if len(self._gathering) >= self._max_pending:
+        if len(self._gathering) >= self._max_pending or self._pending_bytes >= self._max_pending_bytes:
             raise QueueFull
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[R] = loop.create_future()
-        self._gathering.append(_Entry(item, answer, loop.time()))
+        size = self._size(item) if self._size is not None else 0
+        self._pending_bytes += size
+        self._gathering.append(_Entry(item, answer, loop.time(), size))
         self._start_or_wait()
         return await answer
 
@@ -166,16 +172,16 @@ class Coalescer(Generic[T, R]):
         self._start_or_wait()
 
     def _take(self) -> list[_Entry[T, R]]:
-        gathering, size = self._gathering, self._size
+        gathering = self._gathering
         entries: list[_Entry[T, R]] = []
         room = self._max_bytes
         while gathering and len(entries) < self._max_items:
             entry = gathering[0]
-            if size is not None:
-                room -= size(entry.item)
-                if room < 0 and entries:
-                    break
+            room -= entry.size
+            if room < 0 and entries:
+                break
             gathering.popleft()
+            self._pending_bytes -= entry.size
             if not entry.answer.done():  # else its submitter has gone away
                 entries.append(entry)
         key = self._key

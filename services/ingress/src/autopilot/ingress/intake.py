@@ -75,7 +75,7 @@ class Intake:
         self._batches: Coalescer[Offer, Taken | Stale | None] = Coalescer(
             self._take_unless_blocked,
             name="webhook_writes",
-            size=lambda offer: len(offer.received.raw),
+            size=_size,
             max_pending=MAX_PENDING,
             writers=_WRITERS,
             hold_s=hold_s,
@@ -85,6 +85,7 @@ class Intake:
             self._take_unless_blocked,
             name="webhook_writes_singly",
             max_items=1,
+            size=_size,
             max_pending=MAX_PENDING,
             writers=_WRITERS,
             hold_s=hold_s,
@@ -151,6 +152,10 @@ class Intake:
         if any(isinstance(taken, Taken) and waits_for_dispatch(taken.new, taken.fate) for taken in results):
             self._wake()
         return results
+
+
+def _size(offer: Offer) -> int:
+    return len(offer.received.raw)
 
 
 def _taken(found: Found, new: NewDelivery, fate: Fate) -> Taken | Stale:
