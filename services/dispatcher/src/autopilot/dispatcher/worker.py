@@ -109,6 +109,9 @@ class Worker:
         self._batches.append(Batch.of(claim))
         await points.hit("dispatcher.after_claim")
         while self._batches:
+            if self._clock.monotonic() - began > self._config.dispatch_lease_s:
+                await self._give_back()  # perhaps nobody took it, but what it was judged by is old
+                break
             parts = await self._work(self._batches[0])
             self._batches.popleft()
             self._batches.extendleft(reversed(parts))
