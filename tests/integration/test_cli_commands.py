@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from aiohttp import web
 from tests.support.cli import TOKEN, Call, FakeApi, autopilot, environment, problem
+
+from autopilot.cli.client import older_of
 
 FIRST = "0195a1b2-0000-7000-8000-000000000001"
 SECOND = "0195a1b2-1111-7000-8000-000000000002"
@@ -314,3 +318,74 @@ async def test_a_refusal_by_another_version_says_which_side_is_old(
     ran = await autopilot(api.base, "list")
     assert ran.code == 1
     assert f"and the API {server}: update the {older}." in ran.err
+
+
+_WRITES = (
+    ("create", "--title", "T", "--description", "D", "--mode", "run_only", "--agent", FIRST),
+    ("delete", FIRST),
+    ("trigger-add", FIRST, "--kind", "webhook"),
+    ("trigger-delete", FIRST, SECOND),
+    ("collaborator-add", FIRST, SECOND),
+    ("token", "revoke", FIRST),
+)
+
+
+async def test_nothing_is_said_to_be_done_by_what_is_not_our_api(api: RulesApi) -> None:
+    """CASES UI3: a proxy's page with status 200 is no sign that anything was archived, deleted or made."""
+    page = [web.Response(text="<h1>hello</h1>", content_type="text/html") for _ in _WRITES]
+    api.refuse("", *page)
+    for command in _WRITES:
+        ran = await autopilot(api.base, *command)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1), (command, ran.err)
+        assert "is not Autopilot's API" in ran.err, command
+
+
+async def test_no_text_of_an_answer_steers_the_terminal(api: RulesApi) -> None:
+    hostile = "\x1b]0;title\x07\u202e\r"
+    finding: dict[str, Any] = {
+        "about": hostile,
+        "id": hostile,
+        "verdict": "v",
+        "summary": hostile,
+        "next_step": None,
+        "checks": [],
+    }
+    api.refuse("/explain", web.json_response(finding | {"findings": [finding]}))
+    api.refuse("/cron-preview", web.json_response({"description": hostile, "next_runs": []}))
+    for command in (("explain", FIRST), ("cron-preview", "* * * * *")):
+        ran = await autopilot(api.base, *command)
+        assert ran.code == 0, ran.err
+        assert not set("\x1b\x07\u202e\r") & set(ran.out), command
+
+
+async def test_a_secret_is_one_line_of_stdin(api: RulesApi) -> None:
+    """S14: a file of several lines, an empty one, and no stdin at all are wrong usage, and nothing is sent."""
+    command = f"{sys.executable} -m autopilot.cli trigger-add {FIRST} --kind webhook --signing-secret-stdin"
+    for stdin in ("< /dev/null", "<&-", "<<< $'one\\ntwo'"):
+        process = await asyncio.create_subprocess_exec(
+            *("bash", "-c", f"{command} {stdin}"), env=environment(api.base), stderr=asyncio.subprocess.PIPE
+        )
+        _, err = await process.communicate()
+        assert (process.returncode, b"Traceback" in err) == (2, False), (stdin, err)
+    assert not api.calls
+
+
+async def test_a_secret_that_is_refused_behind_another_change_says_what_has_been_done(api: RulesApi) -> None:
+    api.refuse("/signing-secret", problem(409, "conflict", "Somebody else was quicker."))
+    ran = await autopilot(
+        api.base, "trigger-update", FIRST, SECOND, "--label", "hooks", "--clear-signing-secret"
+    )
+    assert ran.code == 1
+    assert ran.err.endswith("The rest has been changed.\n")
+    assert [call.method for call in api.calls] == ["PATCH", "DELETE"]
+
+
+async def test_a_configuration_file_that_cannot_be_looked_at_is_named(api: RulesApi) -> None:
+    ran = await autopilot(api.base, "list", env=environment(api.base, XDG_CONFIG_HOME=f"/{'x' * 300}"))
+    assert (ran.code, "Traceback" in ran.err) == (2, False)
+    assert "cannot be read" in ran.err
+
+
+def test_a_version_that_is_not_all_numbers_is_compared_with_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda _name: "1.0rc1")
+    assert older_of("autopilot/2.0") == ""

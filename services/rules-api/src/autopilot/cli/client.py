@@ -18,6 +18,7 @@ from autopilot.cli.errors import ApiProblem, ApiUnavailable, ApiUnreachable, Not
 T = TypeVar("T")
 
 _CONNECT_S = 5.0
+_NO_CONTENT = 204
 _VERSION = re.compile(r"\d{1,9}(\.\d{1,9}){0,3}")
 # What an API of another version may refuse because it does not know it, or knows it no more.
 _OF_ANOTHER_VERSION = (400, 404, 405)
@@ -91,6 +92,8 @@ class ApiClient:
             ) from error
         if not 200 <= status < 300:
             raise self._refusal(status, kind, answer)
+        if status != _NO_CONTENT and kind != "application/json":
+            raise self._stranger(status, kind)
         return answer
 
     async def lines(
@@ -134,10 +137,7 @@ class ApiClient:
                 return ApiUnavailable(
                     status=status, title=f"HTTP {status}", code=None, detail="try again later", field=None
                 )
-            return NotUnderstood(
-                f"What answers at {self._connection.api_url} (HTTP {status}, {kind}) is not Autopilot's API,"
-                " or one of another version."
-            )
+            return self._stranger(status, kind)
         raised = ApiUnavailable if status == 429 or status >= 500 else ApiProblem
         detail = told.detail
         if status == 401:
@@ -148,6 +148,13 @@ class ApiClient:
             detail = f"{detail or ''}{older_of(self._server)}".strip() or None
         return raised(status=status, title=told.title, code=told.code, detail=detail, field=told.field)
 
+    def _stranger(self, status: int, kind: str) -> NotUnderstood:
+        """A proxy's page, say: nothing is known to have been done."""
+        return NotUnderstood(
+            f"What answers at {self._connection.api_url} (HTTP {status}, {kind}) is not Autopilot's API,"
+            " or one of another version."
+        )
+
 
 def older_of(server: str) -> str:
     """Which of command and API is old, as a sentence behind a blank; nothing if neither is, or the API does not say."""
@@ -155,7 +162,8 @@ def older_of(server: str) -> str:
 
     product, _, theirs = server.partition("/")
     ours = metadata.version("autopilot-rules-api")
-    if product != "autopilot" or not _VERSION.fullmatch(theirs) or theirs == ours:
+    comparable = _VERSION.fullmatch(ours) and _VERSION.fullmatch(theirs)
+    if product != "autopilot" or not comparable or theirs == ours:
         return ""
     older = "command" if _numbers(ours) < _numbers(theirs) else "API"
     return f" The command is version {ours} and the API {theirs}: update the {older}."

@@ -118,10 +118,12 @@ def read_profile(path: Path | None, name: str | None) -> Profile:
 
 
 def _read(path: Path | None) -> dict[str, Any] | None:
-    if path is None or not path.is_file():
+    if path is None:
         return None
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8-sig"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except (OSError, UnicodeDecodeError) as error:
         raise click.UsageError(f"{path} cannot be read ({type(error).__name__}).") from error
     except tomllib.TOMLDecodeError as error:

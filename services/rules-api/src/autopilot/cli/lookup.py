@@ -99,6 +99,8 @@ async def resolve_under(api: ApiClient, path: str, given: str, what: str, *, pag
         if page.next_cursor is None:
             break
         query["cursor"] = page.next_cursor
+    else:
+        what = f"{what} among the newest {_PAGES * int(_PAGE):,}"
     if len(matching) == 1:
         return matching[0]
     if not matching:

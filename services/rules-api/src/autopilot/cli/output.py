@@ -46,7 +46,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
 
     cells = [[_cell(value) for value in row] for row in rows]
-    widths = [max(len(name), *(row[at].cell_len for row in cells)) for at, name in enumerate(columns)]
+    widths = [max([len(name), *(row[at].cell_len for row in cells)]) for at, name in enumerate(columns)]
     gaps = _GAP * (len(columns) - 1)
     console = Console(file=sys.stdout, highlight=False, emoji=False, markup=False)
     if sys.stdout.isatty():

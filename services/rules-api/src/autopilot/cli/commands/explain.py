@@ -11,6 +11,7 @@ from autopilot.cli.commands.common import calling, output_option
 from autopilot.cli.config import Settings
 from autopilot.cli.lookup import PATH, resolve, resolve_under
 from autopilot.cli.output import JSON, TABLE, print_fields, print_json, print_table
+from autopilot.cli.text import one_line
 
 if TYPE_CHECKING:
     from autopilot.cli.client import ApiClient
@@ -96,7 +97,7 @@ def explain(
     _print_answer(found.verdict, found.summary, found.next_step)
     for finding in found.findings:
         click.echo()
-        click.echo(f"{finding.about}{f' {finding.id}' if finding.id is not None else ''}")
+        click.echo(one_line(f"{finding.about} {finding.id or ''}"))
         rows = [(check.outcome, check.subject, check.code, check.text) for check in finding.checks]
         print_table(COLUMNS, rows)
 

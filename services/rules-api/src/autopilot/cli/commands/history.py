@@ -13,7 +13,7 @@ from autopilot.cli.commands.resources import print_items, read_members
 from autopilot.cli.config import Settings
 from autopilot.cli.lookup import PATH, resolve
 from autopilot.cli.output import JSON, TABLE, print_json, print_table
-from autopilot.cli.text import coming, past
+from autopilot.cli.text import coming, one_line, past
 
 if TYPE_CHECKING:
     from autopilot.cli.client import ApiClient
@@ -113,7 +113,7 @@ def preview_cron(
     if output == JSON:
         print_json(raw)
         return
-    click.echo(preview.description)
+    click.echo(one_line(preview.description))
     if preview.next_runs:
         print_table(PREVIEW_COLUMNS, preview_rows(preview, timezone, host_now()))
 

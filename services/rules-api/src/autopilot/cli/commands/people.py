@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from autopilot.cli.commands.resources import TOKENS, print_items, read_all, reso
 from autopilot.cli.config import Settings
 from autopilot.cli.lookup import PATH, resolve, resolve_under
 from autopilot.cli.output import JSON, TABLE, print_json, print_table, warn
-from autopilot.cli.text import coming, past, short_ids
+from autopilot.cli.text import coming, one_line, past, short_ids
 
 if TYPE_CHECKING:
     from autopilot.cli.client import ApiClient
@@ -64,7 +65,7 @@ def add_collaborator(settings: Settings, autopilot_id: str, person: str, output:
         path = f"{PATH}/{await resolve(api, autopilot_id)}/collaborators"
         return await api.call("POST", path, body={"user_id": await resolve_person(api, person)})
 
-    _show_collaborators(calling(settings.as_person(), add), output)
+    _show_collaborators(settings, add, output)
 
 
 @click.command("collaborator-remove")
@@ -79,11 +80,17 @@ def remove_collaborator(settings: Settings, autopilot_id: str, person: str, outp
         path = f"{PATH}/{await resolve(api, autopilot_id)}/collaborators"
         return await api.call("DELETE", f"{path}/{await resolve_person(api, person)}")
 
-    _show_collaborators(calling(settings.as_person(), remove), output)
+    _show_collaborators(settings, remove, output)
 
 
-def _show_collaborators(raw: bytes, output: str) -> None:
-    found = msgspec.json.decode(raw, type=_Collaborators).collaborators
+def _show_collaborators(
+    settings: Settings, act: Callable[[ApiClient], Awaitable[bytes]], output: str
+) -> None:
+    async def acted(api: ApiClient) -> tuple[bytes, list[Collaborator]]:
+        answer = await act(api)
+        return answer, api.decode(answer, _Collaborators).collaborators
+
+    raw, found = calling(settings.as_person(), acted)
     if output == JSON:
         print_json(raw)
     elif not found:
@@ -168,7 +175,7 @@ def create_token(settings: Settings, name: str, kind: str, days: int | None, out
     if output == JSON:
         print_json(raw)
     else:
-        click.echo(made.token)
+        click.echo(one_line(made.token))
 
 
 @token.command("revoke")

@@ -197,8 +197,10 @@ async def _body(api: ApiClient, given: dict[str, Any]) -> dict[str, Any]:
 
 def _show(settings: Settings, act: Callable[[ApiClient], Awaitable[bytes]], output: str) -> None:
     async def acted(api: ApiClient) -> tuple[bytes, Detail]:
-        answer = redacted(await act(api))
-        return answer, api.decode(answer, Detail)
+        answer = await act(api)
+        api.decode(answer, Detail)
+        hidden = redacted(answer)
+        return hidden, api.decode(hidden, Detail)
 
     raw, found = calling(settings.as_person(), acted)
     if output == JSON:

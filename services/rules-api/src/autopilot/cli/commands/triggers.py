@@ -12,10 +12,12 @@ import msgspec
 from autopilot.cli.commands.autopilots import TRIGGER_COLUMNS, Trigger, trigger_rows
 from autopilot.cli.commands.common import Decorator, all_of, calling, full_id_option, host_now, output_option
 from autopilot.cli.commands.resources import print_items, read_all
-from autopilot.cli.config import Settings
+from autopilot.cli.config import Connection, Settings
 from autopilot.cli.lookup import PATH, resolve, resolve_under
 from autopilot.cli.output import JSON, TABLE, print_json, print_table
 from autopilot.cli.redact import redacted
+from autopilot.cli.text import one_line
+from autopilot.domain.errors import AutopilotError
 
 if TYPE_CHECKING:
     from autopilot.cli.client import ApiClient
@@ -102,7 +104,7 @@ def add_trigger(
         path = f"{PATH}/{await resolve(api, autopilot_id)}"
         return await api.call("POST", f"{path}/triggers", body=body)
 
-    _show(settings, add, output)
+    _show(settings.as_person(), add, output)
     if kind == "webhook":
         click.echo("Its URL is a secret: `autopilot get ID --show-secrets` shows it.", err=True)
 
@@ -192,13 +194,17 @@ def update_trigger(
     async def update(api: ApiClient) -> bytes:
         path = await _path(api, autopilot_id, trigger_id)
         answer = await api.call("PATCH", path, body=body) if body else b""
-        if secret is not None:
-            answer = await api.call("PUT", f"{path}/signing-secret", body=secret)
-        elif clear_signing_secret:
-            answer = await api.call("DELETE", f"{path}/signing-secret")
+        try:
+            if secret is not None:
+                return await api.call("PUT", f"{path}/signing-secret", body=secret)
+            if clear_signing_secret:
+                return await api.call("DELETE", f"{path}/signing-secret")
+        except AutopilotError as error:
+            rest = " The rest has been changed." if body else ""
+            raise click.ClickException(f"{one_line(error.message)}{rest}") from error
         return answer
 
-    _show(settings, update, output)
+    _show(settings.as_person(), update, output)
 
 
 @click.command("trigger-delete")
@@ -237,13 +243,10 @@ def rotate_url(settings: Settings, autopilot_id: str, trigger_id: str, yes: bool
     if not yes and not click.confirm("The URL in use is dead from now on. Rotate it?", err=True):
         raise click.ClickException("Nothing was changed.")
 
-    async def rotate(api: ApiClient) -> tuple[bytes, Trigger]:
-        path = await _path(api, autopilot_id, trigger_id)
-        answer = redacted(await api.call("POST", f"{path}/rotate-url"))
-        return answer, api.decode(answer, Trigger)
+    async def rotate(api: ApiClient) -> bytes:
+        return await api.call("POST", f"{await _path(api, autopilot_id, trigger_id)}/rotate-url")
 
-    raw, found = calling(connection, rotate)
-    _print(raw, found, output)
+    _show(connection, rotate, output)
 
 
 async def _path(api: ApiClient, autopilot_id: str, trigger_id: str) -> str:
@@ -269,27 +272,31 @@ def _filter(text: str) -> dict[str, Any]:
 
 
 def _secret() -> str:
-    """One line from stdin; a secret is no argument, where others could read it."""
+    """One line from stdin, which a terminal does not show; a secret is no argument, where others could read it."""
+    stdin = getattr(sys.stdin, "buffer", None)  # None where stdin is closed
+    if stdin is not None and stdin.isatty():
+        typed: str = click.prompt("Signing secret", hide_input=True, err=True)
+        return typed
     try:
-        text = sys.stdin.buffer.read(4_096).decode()
+        text = stdin.read(4_096).decode() if stdin is not None else ""
     except UnicodeDecodeError as error:
         raise click.UsageError("The secret on stdin is not UTF-8.") from error
     secret = text.strip("\r\n")
     if not secret:
         raise click.UsageError("--signing-secret-stdin: there is nothing on stdin.")
+    if "\n" in secret:
+        raise click.UsageError("--signing-secret-stdin: the secret must be one line.")
     return secret
 
 
-def _show(settings: Settings, act: Callable[[ApiClient], Awaitable[bytes]], output: str) -> None:
+def _show(connection: Connection, act: Callable[[ApiClient], Awaitable[bytes]], output: str) -> None:
     async def acted(api: ApiClient) -> tuple[bytes, Trigger]:
-        answer = redacted(await act(api))
-        return answer, api.decode(answer, Trigger)
+        answer = await act(api)
+        api.decode(answer, Trigger)
+        hidden = redacted(answer)
+        return hidden, api.decode(hidden, Trigger)
 
-    raw, found = calling(settings.as_person(), acted)
-    _print(raw, found, output)
-
-
-def _print(raw: bytes, trigger: Trigger, output: str) -> None:
+    raw, trigger = calling(connection, acted)
     if output == JSON:
         print_json(raw)
     else:
