@@ -83,7 +83,13 @@ KUBERNETES := .tools/kubernetes/pin.txt
 $(KUBERNETES): tests/deploy/kubernetes-tools.txt tests/deploy/install.py | setup
 	@python tests/deploy/install.py
 
-helm-test: setup $(KUBERNETES) ## Tests of what is deployed: chart, kustomize, containers
+# It checks alerts and metrics; where it cannot be had, their tests are skipped.
+PROMTOOL := .tools/prometheus/promtool
+
+$(PROMTOOL): | setup
+	@python tests/deploy/install_promtool.py
+
+helm-test: setup $(KUBERNETES) $(PROMTOOL) ## Tests of what is deployed: chart, kustomize, containers, alerts, dashboard
 	$(PYTEST) $(BY_MODULE) tests/deploy
 
 image: setup $(KUBERNETES) ## Build the images of the services with buildah, podman or docker, and run them as in production

@@ -89,7 +89,7 @@ def test_an_alert_says_how_urgent_it_is_and_links_to_its_first_three_steps(alert
 
 def test_first_steps_name_metrics_logs_and_settings_that_exist() -> None:
     section = RUNBOOK.read_text().partition("\n## Alerts\n")[2].partition("\n## ")[0]
-    series = {series for metric in declared() for series in metric.series}
+    series = {name for metric in declared() for name in (metric.name, *metric.series)}
     told = set(re.findall(r"`([a-zA-Z_]+)[`{]", section)) - PROCESS
     assert {name for name in told if name.startswith("autopilot_")} <= series
     known = SOURCES + (ROOT / "deploy" / "env.example").read_text()

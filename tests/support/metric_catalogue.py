@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,12 +38,12 @@ class Metric(msgspec.Struct, frozen=True, order=True):
         return f"| `{self.name}` | {self.kind} | {labels} | {self.told_by} | {self.what} |\n"
 
 
-def declared() -> list[Metric]:
+@functools.cache
+def declared() -> tuple[Metric, ...]:
     """Every metric of the services, by name."""
     folders = [ROOT / "shared/src", *sorted((ROOT / "services").glob("*/src"))]
-    return sorted(
-        metric for folder in folders for path in sorted(folder.rglob("*.py")) for metric in _declared_in(path)
-    )
+    paths = [path for folder in folders for path in folder.rglob("*.py")]
+    return tuple(sorted(metric for path in paths for metric in _declared_in(path)))
 
 
 def table() -> str:
@@ -56,7 +57,10 @@ def names_in(query: str) -> set[str]:
 
 
 def _declared_in(path: Path) -> Iterator[Metric]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    text = path.read_text()
+    if "metrics." not in text:
+        return
+    for node in ast.walk(ast.parse(text)):
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
