@@ -398,3 +398,35 @@ async def test_the_reason_of_a_pause_is_not_that_of_another(shop: Shop) -> None:
     then, now = await explained(shop.owner, rule, at=LONG_AGO), await explained(shop.owner, rule)
     assert (fact(then, "pause_reason"), fact(now, "pause_reason")) == (None, "owner_left")
     assert (fact(then, "rule_version"), fact(now, "rule_version")) == (3, 5)
+
+
+async def test_an_occurrence_without_a_run_comes_before_what_ran_in_that_minute(shop: Shop) -> None:
+    """S13.3: others were busy at nine; the schedule that was due then has no run."""
+    rule, trigger = await old_rule(shop, "0 9 * * *")
+    await plan(shop, trigger, LONG_AGO, state="FAILED", attempts=3)
+    for n in range(2):
+        run_id = await admit_one(shop.database, rule, source=Source.MANUAL, clicker=shop.setting.owner_id)
+        sql = "UPDATE autopilot_run SET id = uuid7_floor($2::timestamptz + interval '1 s' * $3), created_at = $2 WHERE id = $1"
+        await execute(shop.database, "DELETE FROM dispatch_queue WHERE run_id = $1", run_id)
+        await execute(shop.database, sql, run_id, LONG_AGO, n + 1)
+    answer = await explained(shop.owner, rule, at=LONG_AGO)
+    assert [found["about"] for found in answer["findings"]] == ["trigger", "time", "run", "run"]
+    assert answer["verdict"] == "plan_exhausted"
+
+
+async def test_a_plan_that_was_off_when_its_turn_came_says_by_what(shop: Shop) -> None:
+    """S7.8"""
+    rule, trigger = await old_rule(shop, "0 9 * * *")
+    await plan(shop, trigger, LONG_AGO, result={"outcome": "not_due", "code": "trigger_disabled"})
+    answer = await explained(shop.owner, rule, at=LONG_AGO)
+    assert (answer["verdict"], fact(answer, "reason_code")) == ("plan_not_due", "trigger_disabled")
+    assert "failed first" not in answer["summary"]
+
+
+async def test_an_edit_long_after_a_first_occurrence_that_nobody_ran_is_named(shop: Shop) -> None:
+    rule, trigger = await old_rule(shop, "0 9 * * *")
+    await shop.owner("PATCH", f"/api/autopilots/{rule}/triggers/{trigger}", {"cron": "0 10 * * *"})
+    await age(shop, rule, "2026-03-04T15:00:00Z")
+    answer = await explained(shop.owner, rule, at=LONG_AGO)
+    assert answer["verdict"] == "planned_anew"
+    assert "version 3 (edit trigger" in answer["summary"]

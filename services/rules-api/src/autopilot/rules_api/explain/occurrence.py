@@ -23,11 +23,15 @@ _SEARCHED: Final = tuple(timedelta(days=days) for days in (1, 8, 62, 800, 4_000)
 
 
 class Occurrence:
-    """What was found about one trigger at one minute: the checks, whether the cron fires then, and the run."""
+    """What was found about one trigger at one minute: the checks, whether the cron fires then, and the run.
+
+    `off`: it would have fired, had it not been turned off.
+    """
 
     def __init__(self) -> None:
         self.checks: list[Check] = []
         self.fires = False
+        self.off = False
         self.run_id: RunId | None = None
 
 
@@ -52,7 +56,7 @@ async def look_at(look: Look, trigger: Trigger, minute: datetime) -> Occurrence:
     read = _read(setting.cron, setting.timezone, trigger)
     if stopped is not None:
         found.checks.append(stopped)
-        found.fires = (
+        found.off = (
             stopped.code in _OFF
             and not isinstance(read, Check)
             and cron.next_after(*read, minute - _INSTANT) == minute

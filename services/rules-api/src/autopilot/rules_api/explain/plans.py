@@ -62,13 +62,20 @@ def _settled(plan: Plan, facts: dict[str, Any], now: datetime) -> Check:
         return _failed(plan, tried, facts, now)
     outcome = (plan.result or {}).get("outcome")
     if outcome == "not_due":
+        code = (plan.result or {}).get("code")
+        came = (
+            "The plan failed first, and when it was tried again"
+            if plan.attempts > 1
+            else "When its turn came,"
+        )
         return stop(
             "plan",
             "plan_not_due",
-            "The plan failed first, and when it was tried again the trigger or the rule had been changed or turned off:"
-            " an occurrence of the old schedule is not made up for.",
+            f"{came} the trigger or the rule had been changed or turned off{f' ({code})' if code else ''}: an occurrence of"
+            " the old schedule is not made up for.",
             "Trigger the autopilot by hand if that run is wanted.",
             **facts,
+            reason_code=code,
         )
     late = (plan.finished_at or plan.started_at) - plan.plan_time
     missed = (
@@ -144,7 +151,11 @@ async def _lost(look: Look, due: datetime | None, minute: datetime, trigger_id: 
     """Nothing waits for it and nothing settled it: an edit came between, or retention has been there."""
     changed = await explain.find_version_after(look.conn, look.rule.id, minute)
     oldest = await explain.find_plan(look.conn, trigger_id, _START)
-    edited_then = changed is not None and changed.published_at - minute <= _EDITED_WITHIN
+    edited_then = changed is not None and (
+        changed.published_at - minute <= _EDITED_WITHIN
+        # Of one that has never fired, nothing can have been taken by retention.
+        or (oldest is None and await explain.find_planned_run(look.conn, trigger_id) is None)
+    )
     if (oldest is None or oldest.plan_time > minute) and not edited_then:
         since = f": the oldest plan still kept is of {when(oldest.plan_time)}" if oldest is not None else ""
         return stop(

@@ -75,8 +75,13 @@ async def _delivery(look: Look, delivery_id: UUID) -> Finding:
 
 
 async def _minute(look: Look, triggers: list[Trigger], minute: datetime, *, named: bool) -> list[Finding]:
-    """All that the rule was to do in a minute: occurrences first, then what came in, then what nothing asked for."""
+    """All that the rule was to do in a minute: occurrences that have no run first, then all that ran or came in.
+
+    Last comes what was off, and what had nothing to do then: the answer only where nothing else happened.
+    """
+    missing: list[Finding] = []
     planned: list[Finding] = []
+    idle: list[Finding] = []
     quiet: list[Finding] = []
     told: set[RunId] = set()
     for trigger in triggers:
@@ -89,16 +94,18 @@ async def _minute(look: Look, triggers: list[Trigger], minute: datetime, *, name
             found.checks += await explain_run(look, run) if run is not None else []
             twin = await twins(look, trigger, minute)
             found.checks += [twin] if twin is not None else []
-        (planned if found.fires else quiet).append(conclude("trigger", trigger.id, found.checks))
+        place = (
+            planned if found.run_id is not None else missing if found.fires else idle if found.off else quiet
+        )
+        place.append(conclude("trigger", trigger.id, found.checks))
     received = await _received(look, minute, triggers[0] if named else None)
     ids = [trigger.id for trigger in triggers]
     happened = await explain.list_runs_of(
         look.conn, look.rule.id, ids, minute, minute + MINUTE, trigger_id=ids[0] if named else None
     )
     others = [await _run(look, run.id) for run in happened if run.id not in told and run.delivery_id is None]
-    findings = [*planned, *received, *others, *quiet]
-    if len(happened) > 1:
-        findings.insert(0, conclude("time", None, [await tell_apart(look, happened)]))
+    several = [conclude("time", None, [await tell_apart(look, happened)])] if len(happened) > 1 else []
+    findings = [*missing, *several, *planned, *received, *others, *idle, *quiet]
     if not findings:
         findings.append(conclude("time", None, [_nothing(minute, named=named)]))
     return findings
