@@ -8,7 +8,7 @@ from traceback import extract_tb
 from typing import assert_never
 
 from aiohttp import web
-from aiohttp.hdrs import EXPECT
+from aiohttp.hdrs import CONTENT_ENCODING, EXPECT
 
 from autopilot.domain.errors import AutopilotError
 from autopilot.domain.ids import DeliveryId, RunId
@@ -196,7 +196,8 @@ def _token_of(request: web.BaseRequest) -> str | None:
 
 
 async def _read_body(request: web.BaseRequest) -> bytes:
-    if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
+    encodings = ",".join(request.headers.getall(CONTENT_ENCODING, ()))
+    if any(encoding.strip().lower() not in ("", "identity") for encoding in encodings.split(",")):
         raise answers.encoding_refused()
     if (request.content_length or 0) > MAX_BODY_BYTES:
         raise answers.body_too_large(MAX_BODY_BYTES)
