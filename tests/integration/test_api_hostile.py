@@ -15,7 +15,7 @@ from tests.support.dispatching import fetch
 from tests.support.work import Shop, make_shop
 from yarl import URL
 
-from autopilot.domain.permissions import TokenKind
+from autopilot.domain.permissions import Role, TokenKind
 from autopilot.rules_api import decode
 
 
@@ -71,6 +71,41 @@ async def test_a_body_that_does_not_come_is_not_waited_for(
         shop.owner, request(shop.owner, "POST /api/autopilots", *head, body=b"{")
     )
     assert (status, problem["code"]) == (408, "body_timeout")
+
+
+@pytest.mark.parametrize("ended", ["sent away", "revoked"])
+async def test_whoever_loses_the_right_while_their_body_is_on_its_way_is_refused(
+    api: Api, shop: Shop, ended: str
+) -> None:
+    """S6.8: a request that is kept open for later outlives neither its person's place nor its token."""
+    user_id, ada = await api.joined(shop.place, "ada", Role.ADMIN)
+    head = (b"Content-Type: application/json", b"Content-Length: 32")
+    line = "POST /api/tokens" if ended == "revoked" else "POST /api/members"
+    text = b'{"name": "another"}' if ended == "revoked" else b'{"email": "eve@acme.example"}'
+    authenticated = asyncio.Event()
+    read = web.Request.read
+
+    async def reading(of: web.Request) -> bytes:
+        authenticated.set()
+        return await read(of)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(web.Request, "read", reading)
+        reader, writer = await connect(ada)
+        writer.write(request(ada, line, *head, body=text))
+        await authenticated.wait()
+    if ended == "revoked":
+        listed = (await ada("GET", "/api/tokens")).body["items"]
+        (token_id,) = [token["id"] for token in listed if token["kind"] == "personal"]
+        assert (await ada("DELETE", f"/api/tokens/{token_id}")).status == 204
+    else:
+        assert (await shop.owner("DELETE", f"/api/members/{user_id}")).status == 204
+    writer.write(b" " * (32 - len(text)))
+    status = int((await reader.read()).split()[1])
+    writer.close()
+    assert status == (401 if ended == "revoked" else 404)
+    assert await fetch(shop.database, "SELECT id FROM app_user WHERE email LIKE 'eve@%'") == []
+    assert await fetch(shop.database, "SELECT id FROM api_token WHERE name = 'another'") == []
 
 
 async def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_failure(shop: Shop) -> None:

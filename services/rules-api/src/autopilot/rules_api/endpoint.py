@@ -161,20 +161,24 @@ def bind(deps: Deps, found: Route) -> web.RouteDef:
     takes_body = found.body is not decode.Nothing
     kinds = tokens_for(found.right)
 
-    async def serve(request: web.Request) -> web.StreamResponse:
+    async def authenticated(request: web.Request) -> Call | PersonCall:
         session = await auth.authenticate(deps.database, request, kinds)
-        call: Call | PersonCall
         if found.needs_workspace:
-            call = Call(deps=deps, caller=session.caller, request=request)
-        else:
-            call = PersonCall(deps=deps, session=session, request=request)
+            return Call(deps=deps, caller=session.caller, request=request)
+        return PersonCall(deps=deps, session=session, request=request)
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        call = await authenticated(request)
         arguments: dict[str, Any] = _path_of(request, found.params)
         decode.require_utf8(request)
         query = decode.read_query(request.query, found.query or decode.Nothing)
         if found.query is not None:
             arguments["query"] = query
         if found.method != "GET":
+            is_late = not request.content.is_eof()
             body = await decode.read_body(request, found.body)
+            if is_late:  # meanwhile the token may have been revoked, or its person sent away
+                call = await authenticated(request)
             if takes_body:
                 arguments["body"] = body
         answer = await found.handler(call, **arguments)
