@@ -141,3 +141,14 @@ async def test_two_owners_who_unmake_each_other_at_once_leave_one(api: Api, acme
     assert sorted(answer.status for answer in answers) in ([200, 409], [200, 403])
     async with api.database.connection() as conn:
         assert await conn.fetchval("SELECT count(*) FROM member WHERE role = 'owner'") == 1
+
+
+async def test_an_owner_who_was_unmade_a_moment_ago_unmakes_nobody(api: Api, acme: Place) -> None:
+    """S6.8: of two who unmake each other one is too late, also where a third owner remains."""
+    ids_and_clients = [await api.joined(acme, name, Role.OWNER) for name in ("one", "two")]
+    (one_id, one), (two_id, two) = ids_and_clients
+    answers = await asyncio.gather(
+        one("PATCH", f"/api/members/{two_id}", {"role": "member"}),
+        two("PATCH", f"/api/members/{one_id}", {"role": "member"}),
+    )
+    assert sorted(answer.status for answer in answers) == [200, 403]

@@ -63,6 +63,8 @@ async def update_member(call: Call, user_id: UUID, body: MemberPatch) -> MemberV
         present = roles.get(UserId(user_id))
         if present is None:
             raise NotFound
+        now = await members.find_role(conn, caller.workspace_id, caller.person)  # an owner's is held, too
+        caller = msgspec.structs.replace(caller, role=now)
         caller.require(Action.MEMBER_MANAGE)
         role = sent(body.role, present)
         if role is not present:
