@@ -27,7 +27,7 @@ _DAY_S = 86_400
 
 _FIELDS: tuple[Decorator, ...] = (
     click.option("--cron", metavar="EXPR", help="Five fields, such as '0 9 * * MON-FRI'. See cron-preview."),
-    click.option("--timezone", metavar="ZONE", help="An IANA name; UTC if none."),
+    click.option("--timezone", metavar="ZONE", help="An IANA name; a new trigger has UTC if none."),
     click.option("--label", metavar="TEXT", help="At most 100 characters."),
     click.option(
         "--catch-up", type=click.Choice(CATCH_UPS), help="What happens to occurrences that nobody could run."
@@ -35,14 +35,14 @@ _FIELDS: tuple[Decorator, ...] = (
     click.option(
         "--lateness",
         "lateness_s",
-        type=click.IntRange(1),
+        type=click.IntRange(0),
         metavar="SECONDS",
         help="How late one may run still, with --catch-up latest.",
     ),
     click.option(
         "--provider",
         metavar="NAME",
-        help="Who sends the webhooks: github, gitlab, stripe, ...; generic if none.",
+        help="Who sends the webhooks: github, gitlab, stripe, ...; a new trigger has generic if none.",
     ),
     click.option(
         "--event-filter",
