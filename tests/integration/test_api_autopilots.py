@@ -160,6 +160,11 @@ async def test_an_edit_made_on_an_old_state_is_a_conflict(acme: Place, agent: st
     assert (fine.status, fine.headers["Etag"]) == (200, '"3"')
     odd = await acme.owner("PATCH", path, {"title": "Four"}, headers={"If-Match": '"abc"'})
     assert odd.problem() == (400, "malformed", "If-Match")
+    retired = await acme.owner("DELETE", path, headers={"If-Match": '"1"'})
+    assert retired.problem() == (409, "edit_conflict", None)
+    unheeded = await acme.owner("POST", path + "/trigger", headers={"If-Match": '"1"'})
+    assert unheeded.problem() == (400, "malformed", "If-Match")
+    assert (await acme.owner("DELETE", path, headers={"If-Match": '"3"'})).status == 204
     assert (await acme.owner("PATCH", path, {"title": "Five"})).status == 200
 
 

@@ -278,6 +278,27 @@ async def test_an_edit_of_a_trigger_made_on_an_old_state_is_a_conflict(rule: Rul
     assert late.problem() == (409, "edit_conflict", None)
 
 
+@pytest.mark.parametrize(
+    ("method", "below", "body"),
+    [
+        ("POST", "/rotate-url", {}),
+        ("PUT", "/signing-secret", {"secret": "a secret of some length"}),
+        ("DELETE", "/signing-secret", {}),
+        ("DELETE", "", {}),
+    ],
+    ids=["rotate", "sign", "unsign", "delete"],
+)
+async def test_whatever_changes_a_trigger_heeds_if_match(
+    rule: Rule, method: str, below: str, body: dict[str, Any]
+) -> None:
+    """S13.2: a secret is not replaced, nor a trigger deleted, by somebody who saw another one."""
+    made = await rule.add(kind="webhook", signing_secret="the first one of some length")
+    path = rule.at(made, below)
+    late = await rule.owner(method, path, body, headers={"If-Match": '"2"'})
+    assert late.problem() == (409, "edit_conflict", None)
+    assert (await rule.owner(method, path, body, headers={"If-Match": '"1"'})).status in (200, 204)
+
+
 async def test_a_new_url_ends_the_old_one_at_once(api: Api, rule: Rule) -> None:
     """S9.1."""
     made = await rule.add(kind="webhook")

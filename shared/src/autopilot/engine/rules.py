@@ -135,11 +135,16 @@ async def update_autopilot(
 
 
 async def archive_autopilot(
-    conn: Conn, workspace_id: WorkspaceId, autopilot_id: AutopilotId, editor: UserId
+    conn: Conn,
+    workspace_id: WorkspaceId,
+    autopilot_id: AutopilotId,
+    editor: UserId,
+    *,
+    expected_rev: int | None = None,
 ) -> Autopilot:
     """Retire a rule, keeping everything it made; a repeat publishes nothing (S2.7)."""
     edit = AutopilotEdit(status=AutopilotStatus.ARCHIVED)
-    return await update_autopilot(conn, workspace_id, autopilot_id, editor, edit)
+    return await update_autopilot(conn, workspace_id, autopilot_id, editor, edit, expected_rev=expected_rev)
 
 
 def check_rev(rev: int, expected_rev: int | None) -> None:

@@ -127,15 +127,19 @@ async def delete_trigger(
     autopilot_id: AutopilotId,
     trigger_id: TriggerId,
     editor: UserId,
+    *,
+    expected_rev: int | None = None,
 ) -> None:
     """Its token is dead at once and it leaves the lists; what it started goes on (S7.15)."""
     held = await _hold(conn, workspace_id, autopilot_id, editor)
+    before = _of(held, trigger_id)
+    check_rev(before.rev, expected_rev)
     now = await facts.database_now(conn)
     dead: dict[str, Any] = {"deleted_at": now, "token_hash": None, "token_enc": None, "token_hint": None}
     await _replace(
         conn,
         held,
-        msgspec.structs.replace(_of(held, trigger_id), **dead, **_NO_SECRET, **_NO_PREVIOUS),
+        msgspec.structs.replace(before, **dead, **_NO_SECRET, **_NO_PREVIOUS),
         editor,
     )
 
@@ -147,10 +151,13 @@ async def rotate_url(
     autopilot_id: AutopilotId,
     trigger_id: TriggerId,
     editor: UserId,
+    *,
+    expected_rev: int | None = None,
 ) -> Trigger:
     """A new URL; the old one is dead at once (S9.1)."""
     held = await _hold(conn, workspace_id, autopilot_id, editor)
     trigger = _webhook(held, trigger_id)
+    check_rev(trigger.rev, expected_rev)
     return await _replace(conn, held, msgspec.structs.replace(trigger, **_new_token(vault)), editor)
 
 
@@ -164,6 +171,7 @@ async def set_signing_secret(
     secret: str,
     *,
     grace: timedelta | None = None,
+    expected_rev: int | None = None,
 ) -> Trigger:
     """Sign with another secret; the one before stays valid for `grace` (default 24 h, S9.13).
 
@@ -171,6 +179,7 @@ async def set_signing_secret(
     """
     held = await _hold(conn, workspace_id, autopilot_id, editor)
     trigger = _webhook(held, trigger_id)
+    check_rev(trigger.rev, expected_rev)
     now = await facts.database_now(conn)
     until = now + (DEFAULT_GRACE if grace is None else grace)
     checked = checked_secret(secret, "secret")
@@ -195,10 +204,13 @@ async def clear_signing_secret(
     autopilot_id: AutopilotId,
     trigger_id: TriggerId,
     editor: UserId,
+    *,
+    expected_rev: int | None = None,
 ) -> Trigger:
     """Take requests without a signature again, from now on; the URL alone is the credential (S9.6)."""
     held = await _hold(conn, workspace_id, autopilot_id, editor)
     trigger = _webhook(held, trigger_id)
+    check_rev(trigger.rev, expected_rev)
     return await _replace(conn, held, msgspec.structs.replace(trigger, **_NO_SECRET, **_NO_PREVIOUS), editor)
 
 

@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 from uuid import UUID
 
 import msgspec
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from autopilot.domain.errors import NotFound
 from autopilot.domain.permissions import Action, tokens_for
@@ -22,7 +22,7 @@ from autopilot.kit.http import json_response
 from autopilot.rules_api import auth, decode
 from autopilot.rules_api.auth import Caller, Session
 from autopilot.rules_api.deps import Deps
-from autopilot.rules_api.problems import Code
+from autopilot.rules_api.problems import Code, malformed
 from autopilot.storage.database import Database
 
 
@@ -72,7 +72,11 @@ IDEMPOTENCY_KEY = Header(
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """One method of one path, the right that it needs, and what it may refuse beside what its shape implies."""
+    """One method of one path, the right that it needs, and what it may refuse beside what its shape implies.
+
+    `versioned`: it heeds If-Match, as every edit with a `version` in its body does. On others the header is refused:
+    nobody may believe to be protected who is not.
+    """
 
     method: str
     path: str
@@ -82,6 +86,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     refusals: tuple[Refusal, ...]
     headers: tuple[Header, ...]
     needs_workspace: bool
+    versioned: bool
     body: type[msgspec.Struct]
     query: type[msgspec.Struct] | None
     params: dict[str, type]
@@ -107,16 +112,33 @@ def post(
     status: int = 201,
     refusals: tuple[Refusal, ...] = (),
     headers: tuple[Header, ...] = (),
+    versioned: bool = False,
 ) -> Route:
-    return route("POST", path, handler, right=right, status=status, refusals=refusals, headers=headers)
+    return route(
+        "POST",
+        path,
+        handler,
+        right=right,
+        status=status,
+        refusals=refusals,
+        headers=headers,
+        versioned=versioned,
+    )
 
 
 def patch(path: str, handler: Handler, *, right: Action, refusals: tuple[Refusal, ...] = ()) -> Route:
     return route("PATCH", path, handler, right=right, status=200, refusals=refusals)
 
 
-def delete(path: str, handler: Handler, *, right: Action, refusals: tuple[Refusal, ...] = ()) -> Route:
-    return route("DELETE", path, handler, right=right, status=200, refusals=refusals)
+def delete(
+    path: str,
+    handler: Handler,
+    *,
+    right: Action,
+    refusals: tuple[Refusal, ...] = (),
+    versioned: bool = False,
+) -> Route:
+    return route("DELETE", path, handler, right=right, status=200, refusals=refusals, versioned=versioned)
 
 
 def route(
@@ -128,6 +150,7 @@ def route(
     status: int,
     refusals: tuple[Refusal, ...] = (),
     headers: tuple[Header, ...] = (),
+    versioned: bool = False,
 ) -> Route:
     """Read the handler's signature; what it cannot mean is refused here, when the module is imported."""
     hints = get_type_hints(handler)
@@ -149,6 +172,7 @@ def route(
         refusals=refusals,
         headers=headers,
         needs_workspace=hints[first] is Call,
+        versioned=versioned or "version" in body.__struct_fields__,
         body=body,
         query=hints.get("query"),
         params=params,
@@ -175,6 +199,8 @@ def bind(deps: Deps, found: Route) -> web.RouteDef:
         if found.query is not None:
             arguments["query"] = query
         if found.method != "GET":
+            if not found.versioned and request.headers.get(hdrs.IF_MATCH, "*").strip() not in ("", "*"):
+                raise malformed("If-Match is not heeded here: leave it out.", "If-Match")
             is_late = not request.content.is_eof()
             body = await decode.read_body(request, found.body)
             if is_late:  # meanwhile the token may have been revoked, or its person sent away

@@ -58,7 +58,7 @@ def refusals_of(route: Route) -> dict[int, set[Code]]:
         codes.add(Code.INVALID_VALUE)
     if IDEMPOTENCY_KEY in route.headers:
         codes |= {Code.INVALID_VALUE, Code.IDEMPOTENCY_KEY_REUSED}
-    if _has_version(route):
+    if route.versioned:
         codes.add(Code.EDIT_CONFLICT)
     by_status: dict[int, set[Code]] = {}
     for status, code in [(code.status, code) for code in codes] + [
@@ -164,7 +164,7 @@ def _parameters(
         shape = components[name_in(schemas[route.query])]
         for name, schema in shape["properties"].items():
             yield _query_parameter(name, schema, required=name in shape["required"])
-    for header in (*route.headers, *([_IF_MATCH] if _has_version(route) else [])):
+    for header in (*route.headers, *([_IF_MATCH] if route.versioned else [])):
         shape = {"type": "string", **header.shape}
         yield {"name": header.name, "in": "header", "description": header.about, "schema": shape}
     if route.right is not Action.RUNTIME_SERVE:
@@ -272,10 +272,6 @@ def _workspace_parameter() -> dict[str, Any]:
 
 def _success(route: Route) -> int:
     return 204 if route.answer is type(None) else route.status
-
-
-def _has_version(route: Route) -> bool:
-    return "version" in route.body.__struct_fields__
 
 
 def _id_of(route: Route) -> str:

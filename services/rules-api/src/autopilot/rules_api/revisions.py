@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from aiohttp import hdrs
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 
 from autopilot.domain.errors import Conflict
 from autopilot.rules_api.endpoint import Call
@@ -14,7 +14,7 @@ from autopilot.rules_api.problems import malformed
 _TAG = re.compile(r'(?:W/)?"?([0-9]{1,18})"?')
 
 
-def expected_version(call: Call, version: int | UnsetType) -> int | None:
+def expected_version(call: Call, version: int | UnsetType = UNSET) -> int | None:
     """The version that must still stand; None if the editor does not care. 400 for a tag that is none of ours."""
     given = None if isinstance(version, UnsetType) else version
     header = call.request.headers.get(hdrs.IF_MATCH, "").strip()

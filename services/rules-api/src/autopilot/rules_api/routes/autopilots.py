@@ -88,9 +88,15 @@ async def update_autopilot(call: Call, autopilot_id: UUID, body: AutopilotPatch)
 async def archive_autopilot(call: Call, autopilot_id: UUID) -> None:
     """Archived, not deleted: whatever it made stays (S2.7). A repeat changes nothing."""
 
+    expected_rev = expected_version(call)
+
     async def archive(conn: Conn) -> None:
         await rules.archive_autopilot(
-            conn, call.caller.workspace_id, AutopilotId(autopilot_id), call.caller.person
+            conn,
+            call.caller.workspace_id,
+            AutopilotId(autopilot_id),
+            call.caller.person,
+            expected_rev=expected_rev,
         )
 
     await call.database.transact(archive)
@@ -141,5 +147,5 @@ ROUTES = (
             Code.OWNER_LEFT,
         ),
     ),
-    delete("/api/autopilots/{autopilot_id}", archive_autopilot, right=Action.AUTOPILOT_WRITE),
+    delete("/api/autopilots/{autopilot_id}", archive_autopilot, right=Action.AUTOPILOT_WRITE, versioned=True),
 )

@@ -69,11 +69,16 @@ async def update_trigger(call: Call, autopilot_id: UUID, trigger_id: UUID, body:
 
 async def delete_trigger(call: Call, autopilot_id: UUID, trigger_id: UUID) -> None:
     """Its URL is dead at once; what it started goes on (S7.15)."""
-    caller = call.caller
+    caller, expected_rev = call.caller, expected_version(call)
 
     async def remove(conn: Conn) -> None:
         await engine.delete_trigger(
-            conn, caller.workspace_id, AutopilotId(autopilot_id), TriggerId(trigger_id), caller.person
+            conn,
+            caller.workspace_id,
+            AutopilotId(autopilot_id),
+            TriggerId(trigger_id),
+            caller.person,
+            expected_rev=expected_rev,
         )
 
     await call.database.transact(remove)
@@ -81,7 +86,7 @@ async def delete_trigger(call: Call, autopilot_id: UUID, trigger_id: UUID) -> No
 
 async def rotate_url(call: Call, autopilot_id: UUID, trigger_id: UUID) -> TriggerView:
     """A new URL; the old one is dead at once."""
-    caller = call.caller
+    caller, expected_rev = call.caller, expected_version(call)
 
     async def rotate(conn: Conn) -> Trigger:
         return await engine.rotate_url(
@@ -91,6 +96,7 @@ async def rotate_url(call: Call, autopilot_id: UUID, trigger_id: UUID) -> Trigge
             AutopilotId(autopilot_id),
             TriggerId(trigger_id),
             caller.person,
+            expected_rev=expected_rev,
         )
 
     return await _edit(call, rotate)
@@ -99,7 +105,7 @@ async def rotate_url(call: Call, autopilot_id: UUID, trigger_id: UUID) -> Trigge
 async def set_signing_secret(
     call: Call, autopilot_id: UUID, trigger_id: UUID, body: SigningSecretPut
 ) -> TriggerView:
-    caller = call.caller
+    caller, expected_rev = call.caller, expected_version(call)
 
     async def set_secret(conn: Conn) -> Trigger:
         return await engine.set_signing_secret(
@@ -111,6 +117,7 @@ async def set_signing_secret(
             caller.person,
             body.secret,
             grace=timedelta(seconds=body.grace_s) if body.grace_s is not None else None,
+            expected_rev=expected_rev,
         )
 
     return await _edit(call, set_secret)
@@ -118,11 +125,16 @@ async def set_signing_secret(
 
 async def clear_signing_secret(call: Call, autopilot_id: UUID, trigger_id: UUID) -> TriggerView:
     """From now on the URL alone is the credential."""
-    caller = call.caller
+    caller, expected_rev = call.caller, expected_version(call)
 
     async def clear(conn: Conn) -> Trigger:
         return await engine.clear_signing_secret(
-            conn, caller.workspace_id, AutopilotId(autopilot_id), TriggerId(trigger_id), caller.person
+            conn,
+            caller.workspace_id,
+            AutopilotId(autopilot_id),
+            TriggerId(trigger_id),
+            caller.person,
+            expected_rev=expected_rev,
         )
 
     return await _edit(call, clear)
@@ -171,13 +183,14 @@ ROUTES = (
             Code.INVALID_TIMEZONE,
         ),
     ),
-    delete(_TRIGGER, delete_trigger, right=Action.AUTOPILOT_WRITE),
+    delete(_TRIGGER, delete_trigger, right=Action.AUTOPILOT_WRITE, versioned=True),
     post(
         _TRIGGER + "/rotate-url",
         rotate_url,
         status=200,
         right=Action.AUTOPILOT_WRITE,
         refusals=(Code.NOT_A_WEBHOOK,),
+        versioned=True,
     ),
     route(
         "PUT",
@@ -186,11 +199,13 @@ ROUTES = (
         status=200,
         right=Action.AUTOPILOT_WRITE,
         refusals=(Code.NOT_A_WEBHOOK,),
+        versioned=True,
     ),
     delete(
         _TRIGGER + "/signing-secret",
         clear_signing_secret,
         right=Action.AUTOPILOT_WRITE,
         refusals=(Code.NOT_A_WEBHOOK,),
+        versioned=True,
     ),
 )
