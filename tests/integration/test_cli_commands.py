@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -384,6 +385,27 @@ async def test_a_configuration_file_that_cannot_be_looked_at_is_named(api: Rules
     ran = await autopilot(api.base, "list", env=environment(api.base, XDG_CONFIG_HOME=f"/{'x' * 300}"))
     assert (ran.code, "Traceback" in ran.err) == (2, False)
     assert "cannot be read" in ran.err
+
+
+async def test_a_profile_named_by_its_flag_comes_before_the_environment(
+    api: RulesApi, tmp_path: Path
+) -> None:
+    """S14: its server is not sent the environment's token; a flag still comes first, and what it lacks is looked for."""
+    folder = tmp_path / "autopilot"
+    folder.mkdir()
+    (folder / "config.toml").write_text(
+        f'[profiles.away]\napi_url = "{api.base}"\ntoken = "apt_away"\n[profiles.bare]\napi_url = "{api.base}"\n'
+    )
+    (folder / "config.toml").chmod(0o600)
+    env = environment("http://127.0.0.1:9", AUTOPILOT_WORKSPACE="home", XDG_CONFIG_HOME=str(tmp_path))
+    for given in (("--profile", "away"), ("--profile", "bare", "--workspace", "acme")):
+        ran = await autopilot(api.base, *given, "get", FIRST, env=env)
+        assert ran.code == 0, ran.err
+    away, bare = (call.headers for call in api.calls)
+    assert (away["Authorization"], away.get("X-Workspace")) == ("Bearer apt_away", None)
+    assert (bare["Authorization"], bare["X-Workspace"]) == (f"Bearer {TOKEN}", "acme")
+    ran = await autopilot(api.base, "list", env=env | {"AUTOPILOT_PROFILE": "away"})
+    assert "http://127.0.0.1:9" in ran.err
 
 
 def test_a_version_that_is_not_all_numbers_is_compared_with_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import get_completion_class
 
 from autopilot.cli.commands import (
@@ -68,11 +69,21 @@ def _print_version(context: click.Context, _option: click.Parameter, wanted: boo
 def app(context: click.Context, api_url: str | None, workspace: str | None, profile: str | None) -> None:
     """Durable rules that hand work to agents: make them, follow their runs, learn why they did or did not run.
 
-    What is not given as a flag comes from the environment, then from a profile of ~/.config/autopilot/config.toml. A
-    token is never a flag: AUTOPILOT_TOKEN holds it (AUTOPILOT_RUNTIME_TOKEN for `runtime run`), or the profile does.
+    What is not given as a flag comes from the environment, then from a profile of ~/.config/autopilot/config.toml; one
+    named by --profile comes before the environment. A token is never a flag: AUTOPILOT_TOKEN holds it (AUTOPILOT_RUNTIME_TOKEN for `runtime run`), or the profile does.
     Exit codes: 0 done, 1 refused or failed (the reason is on stderr), 2 wrong usage.
     """
-    context.obj = Settings(api_url=api_url, workspace=workspace, profile=profile, environ=os.environ)
+    typed = [
+        name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    named = "profile" in typed
+    context.obj = Settings(
+        api_url=api_url if "api_url" in typed or not named else None,
+        workspace=workspace if "workspace" in typed or not named else None,
+        profile=profile,
+        profile_first=named,
+        environ=os.environ,
+    )
 
 
 @click.command("completion")

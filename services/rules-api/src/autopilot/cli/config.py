@@ -46,11 +46,15 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for on the command line, and the environment for the rest."""
+    """What was asked for on the command line, and the environment for the rest.
+
+    `profile_first`: the profile was named by its flag, so that its server gets no token of the environment beside its own.
+    """
 
     api_url: str | None
     workspace: str | None
     profile: str | None = None
+    profile_first: bool = False
     environ: Mapping[str, str]
 
     def as_person(self) -> Connection:
@@ -58,7 +62,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         profile = self._profile()
         return Connection(
             api_url=checked_url(self.api_url or profile.api_url or DEFAULT_API_URL),
-            token=_token(self.environ, TOKEN, profile.token, "token"),
+            token=self._token(TOKEN, profile.token, "token"),
             workspace=_workspace(self.workspace or profile.workspace),
         )
 
@@ -67,12 +71,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         profile = self._profile()
         return Connection(
             api_url=checked_url(self.api_url or profile.api_url or DEFAULT_API_URL),
-            token=_token(self.environ, RUNTIME_TOKEN, profile.runtime_token, "runtime_token"),
+            token=self._token(RUNTIME_TOKEN, profile.runtime_token, "runtime_token"),
             workspace=None,
         )
 
     def _profile(self) -> Profile:
         return read_profile(config_path(self.environ), self.profile)
+
+    def _token(self, name: str, kept: str | None, setting: str) -> Secret:
+        places = [self.environ.get(name, "").strip(), (kept or "").strip()]
+        token = next(filter(None, reversed(places) if self.profile_first else places), None)
+        if token is None:
+            raise click.UsageError(
+                f"There is no token to call with: set {name}, or `{setting}` in a profile of the configuration file."
+            )
+        if not _PRINTABLE.fullmatch(token):
+            raise click.UsageError(f"{name} or `{setting}` holds characters that no token has.")
+        return Secret(token)
 
 
 def config_path(environ: Mapping[str, str]) -> Path | None:
@@ -153,17 +168,6 @@ def checked_url(given: str) -> str:
             f"The API's address takes no user, password, query or fragment ({API_URL} or --api-url)."
         )
     return str(url).rstrip("/")
-
-
-def _token(environ: Mapping[str, str], name: str, kept: str | None, setting: str) -> Secret:
-    token = (environ.get(name, "").strip() or kept or "").strip()
-    if not token:
-        raise click.UsageError(
-            f"There is no token to call with: set {name}, or `{setting}` in a profile of the configuration file."
-        )
-    if not _PRINTABLE.fullmatch(token):
-        raise click.UsageError(f"{name} or `{setting}` holds characters that no token has.")
-    return Secret(token)
 
 
 def _workspace(given: str | None) -> str | None:
