@@ -51,6 +51,17 @@ async def test_a_wake_up_reaches_another_process_connection() -> None:
         assert await ear.next() == subjects.wake_dispatch
 
 
+async def test_what_is_said_last_of_all_is_heard() -> None:
+    """S15: a process that commits and ends wakes the others first."""
+    ear = Ear()
+    async with nats_server() as server, Bus(server.url, name="stays") as stays:
+        stays.on_wake(subjects.wake_dispatch, ear)
+        async with Bus(server.url, name="ends") as ends:
+            await connected(stays, ends)
+            ends.wake(subjects.wake_dispatch)
+        assert await ear.next() == subjects.wake_dispatch
+
+
 async def test_equal_wake_ups_of_one_moment_are_sent_once() -> None:
     ear = Ear()
     async with nats_server() as server, Bus(server.url, name="a") as bus:

@@ -12,7 +12,8 @@ from tests.support.dispatching import execute, fetch
 
 from autopilot.bus.errors import BusRefused, BusUnavailable
 from autopilot.bus.events import PubAck
-from autopilot.dispatcher.relay import WINDOW, WORKSPACES, Relay
+from autopilot.dispatcher.flush import flushing
+from autopilot.dispatcher.relay import WINDOW, WORKSPACES, Relay, Sequencer
 from autopilot.domain.events import RunEvent
 from autopilot.domain.ids import LeaseToken, WorkspaceId
 from autopilot.kit import points
@@ -90,6 +91,27 @@ async def test_events_of_several_workspaces_are_relayed_once_and_the_leases_let_
         assert await relayed_seq(database, each) == 200
     assert not await fetch(database, "SELECT 1 FROM event_head WHERE relay_token IS NOT NULL")
     assert not await relay(database, sink).step()
+
+
+async def tell_one(database: Database, workspace_id: WorkspaceId) -> None:
+    await execute(
+        database,
+        """INSERT INTO run_event_outbox (event_id, workspace_id, autopilot_id, run_id, kind, payload)
+           VALUES (gen_random_uuid(), $1, $1, gen_random_uuid(), 'run.done', '{"source": "api", "status": "completed"}')""",
+        workspace_id,
+    )
+
+
+@pytest.mark.parametrize("down", [False, True], ids=["stream up", "stream down"])
+async def test_a_dispatcher_that_ends_publishes_what_it_told_last(database: Database, down: bool) -> None:
+    """S15: or leaves it in Postgres, and ends all the same."""
+    workspace_id = WorkspaceId(uuid7())
+    sink = Sink()
+    sink.down_after = 0 if down else None
+    async with flushing(Sequencer(database, batch=10, tell=lambda: None), relay(database, sink)):
+        await tell_one(database, workspace_id)
+    assert len(sink.stored) == (0 if down else 1)
+    assert await relayed_seq(database, workspace_id) == len(sink.stored)
 
 
 async def test_what_was_not_confirmed_is_published_again_and_done_never_before_started(

@@ -17,7 +17,7 @@ from tests.support.nats import free_port
 PROGRAM = """
 import asyncio, os, sys
 from contextlib import asynccontextmanager
-from aiohttp import web
+from aiohttp import ClientSession, web
 from autopilot.domain.errors import InfrastructureError
 from autopilot.kit import config, http, lifecycle, log, loop
 
@@ -51,7 +51,8 @@ async def build(service, settings):
     async def slow(request):
         logger.info("asked")
         await released.wait()
-        return http.json_response({"done": True})
+        async with ClientSession() as client, client.get(f"http://127.0.0.1:{settings.health_port}/readyz") as health:
+            return http.json_response({"ready": health.status})
     released = asyncio.Event()
     service.on_drain(released.set)
     app = web.Application(middlewares=[http.server_middleware()])
@@ -118,14 +119,15 @@ async def test_it_stops_in_reverse_order_and_exits_0(number: signal.Signals) -> 
 
 
 async def test_a_request_in_flight_is_answered_and_readiness_is_off_meanwhile() -> None:
-    async with started() as process, ClientSession() as client:
+    """S15: what turns traffic away comes before what refuses it."""
+    async with started(health_port=str(free_port())) as process, ClientSession() as client:
         port = (await process.until("listening", what="example"))["port"]
         await process.until("service_started")
         asking = asyncio.create_task(client.get(f"http://127.0.0.1:{port}/slow"))
         await process.until("asked")
         process.signal()
         async with await asking as response:
-            assert (response.status, await response.json()) == (200, {"done": True})
+            assert (response.status, await response.json()) == (200, {"ready": 503})
         assert (await process.end())[0] == 0
 
 

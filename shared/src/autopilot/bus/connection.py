@@ -32,6 +32,7 @@ _state = metrics.gauge(
 _CONNECT_TIMEOUT_S = 3
 _PING_INTERVAL_S = 5
 _CLOSE_TIMEOUT_S = 2.0
+_FLUSH_TIMEOUT_S = 1
 # The client does not always report its own end (a write that fails while closing hides it), so it is looked at.
 _LOOK_EVERY_S = 0.5
 _STEADY_AFTER_S = 5.0
@@ -122,7 +123,17 @@ class Bus:
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         if self._task is not None:
+            await self._say_the_last()
             await tasks.end(self._task)
+
+    async def _say_the_last(self) -> None:
+        """Whoever is about to end may have committed something just now: others need not find it by their poll."""
+        client = self.client
+        if client is not None and self._waiting:
+            with suppress(nats.errors.Error, OSError, asyncio.TimeoutError):
+                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                    await self._send(client)
+                    await client.flush(_FLUSH_TIMEOUT_S)
 
     async def _stay_connected(self) -> None:
         backoff = Backoff(first_s=0.1, last_s=5.0)
@@ -190,9 +201,12 @@ class Bus:
                     await self._news.wait()
             self._news.clear()
             await self._subscribe(client)
-            waiting, self._waiting = self._waiting, {}
-            for subject, content in waiting.items():
-                await client.publish(subject, b"" if content is None else content())
+            await self._send(client)
+
+    async def _send(self, client: Client) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for subject, content in waiting.items():
+            await client.publish(subject, b"" if content is None else content())
 
     async def _subscribe(self, client: Client) -> None:
         for subject in self._listeners.keys() - self._subscribed:

@@ -10,6 +10,7 @@ from autopilot.bus.events import EventPublisher
 from autopilot.bus.stream import StreamLimits
 from autopilot.dispatcher.admissions import Admissions
 from autopilot.dispatcher.config import DispatcherConfig
+from autopilot.dispatcher.flush import flushing
 from autopilot.dispatcher.pacing import Flood
 from autopilot.dispatcher.relay import Relay, Sequencer
 from autopilot.dispatcher.upkeep import Upkeep
@@ -62,6 +63,8 @@ async def build(service: Service, config: DispatcherConfig) -> None:
     bus.on_connect(relaying.wake)
     sequencer = Sequencer(database, batch=config.event_batch_size, tell=relaying.wake)
     sequencing = service.loop(Loop("sequencer", sequencer.step, poll_s=min(poll_s, SEQUENCE_EVERY_S)))
+
+    await service.resource(flushing(sequencer, relay))  # entered first of what works, so left last
 
     flood = Flood(database, config)
     flood.wake = service.loop(Loop("pacing", flood.step, poll_s=poll_s)).wake

@@ -1,0 +1,124 @@
+"""Every replica is restarted under load, as an upgrade does it: nothing is lost, nothing happens twice (S15, S1.1)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+
+import aiohttp
+import pytest
+from tests.support.postgres import cloned_database
+from tests.support.system import System, eventually, running_system
+
+from autopilot.local.services import ServiceProcess
+
+pytestmark = pytest.mark.timeout(120)
+
+TWO = {"scheduler": 2, "dispatcher": 2, "rules-api": 2, "ingress": 2}
+TRIGGERS = 30
+GRACE_S = 30.0
+
+
+class Sender:
+    """Webhooks, one after the other, through a balancer that turns to the next replica when one does not take a request."""
+
+    def __init__(self, system: System, token: str) -> None:
+        self._system = system
+        self._token = token
+        self._replicas = itertools.cycle(system.stack.processes["ingress"])
+        self.stopped = asyncio.Event()
+        self.accepted: dict[str, str] = {}
+        self.turned_away = 0
+
+    async def run(self) -> None:
+        while not self.stopped.is_set():
+            await self._send(str(uuid.uuid4()))
+            await asyncio.sleep(0.1)
+
+    async def _send(self, delivery: str) -> None:
+        while True:
+            url = next(self._replicas).url
+            try:
+                reply = await self._system.post_webhook(self._token, {}, delivery=delivery, url=url)
+            except aiohttp.ClientError:
+                self.turned_away += 1
+                await asyncio.sleep(0.01)
+                continue
+            assert reply.status == 200, reply.body
+            self.accepted[delivery] = reply.body["run_id"]
+            return
+
+
+async def fire(system: System, triggers: list[str], stopped: asyncio.Event) -> None:
+    """Let one schedule after the other become due, evenly over the time that the restarts take."""
+    for trigger in triggers:
+        await system.make_due(trigger)
+        await asyncio.sleep(0 if stopped.is_set() else 0.2)
+
+
+async def roll(process: ServiceProcess) -> float:
+    """Restart one replica in order; the seconds from SIGTERM to its exit."""
+    began = time.monotonic()
+    process.ask_to_end()
+    code = await asyncio.to_thread(process.wait, GRACE_S)
+    took = time.monotonic() - began
+    assert code == 0, f"{process.name} did not end in order"
+    await asyncio.to_thread(process.restart)
+    return took
+
+
+async def test_a_rolling_restart_under_load_loses_0_and_doubles_0(
+    postgres_admin_url: str, postgres_template: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each service's replicas in turn, the services side by side; a task that is executed twice would write two lines."""
+    executed = tmp_path / "executed"
+    command = f"echo $AUTOPILOT_RUN_ID >> {executed}"
+    async with (
+        cloned_database(postgres_admin_url, postgres_template) as url,
+        running_system(nats=True, replicas=TWO, database_url=url) as system,
+        system.working_runtime("worker", command, concurrency=4) as agent,
+    ):
+        rules = [await system.make_autopilot(agent, mode) for mode in ("run_only", "create_issue")]
+        triggers = [
+            (await system.make_trigger(rules[n % 2], kind="schedule", cron="0 0 29 2 *"))["id"]
+            for n in range(TRIGGERS)
+        ]
+        sender = Sender(system, await system.make_webhook(rules[0]))
+        load = [
+            asyncio.create_task(sender.run()),
+            asyncio.create_task(fire(system, triggers, sender.stopped)),
+        ]
+        drained: dict[str, float] = {}
+        for number in range(2):
+            replicas = [replicas[number] for replicas in system.stack.processes.values()]
+            for process, took in zip(replicas, await asyncio.gather(*map(roll, replicas)), strict=True):
+                drained[process.name] = round(took, 2)
+        sender.stopped.set()
+        await asyncio.gather(*load)
+
+        wanted = len(sender.accepted) + TRIGGERS
+        await eventually(lambda: all_done(system, wanted), f"{wanted} runs done", within_s=60, every_s=0.5)
+        runs = await system.fetch("SELECT id, source, status, trigger_id FROM autopilot_run")
+        lines = Counter(executed.read_text().split())
+        with capsys.disabled():
+            print(
+                f"\nrolling restart of 8 replicas: {len(sender.accepted)} webhooks, {TRIGGERS} occurrences, {len(lines)} tasks; "
+                f"{sender.turned_away} requests turned to another replica; seconds to drain: {drained}"
+            )
+        assert {str(run["id"]) for run in runs if run["source"] == "webhook"} == set(sender.accepted.values())
+        assert sorted(str(run["trigger_id"]) for run in runs if run["source"] == "schedule") == sorted(
+            triggers
+        )
+        assert {run["status"] for run in runs} == {"completed"}
+        assert lines == {str(run["id"]): 1 for run in runs}
+        tasks = await system.fetch("SELECT run_id, attempt FROM agent_task")
+        assert len(tasks) == len(runs)
+
+
+async def all_done(system: System, wanted: int) -> bool:
+    [row] = await system.fetch("SELECT count(*) AS runs, count(completed_at) AS ended FROM autopilot_run")
+    return bool(row["runs"] >= wanted and row["runs"] == row["ended"])
