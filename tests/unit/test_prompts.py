@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import time
+import timeit
 from datetime import UTC, datetime
 
 from hypothesis import example, given, settings
@@ -209,3 +211,16 @@ def test_the_fence_is_longer_than_any_run_of_backticks_inside() -> None:
 
 def test_a_lone_control_character_in_plain_text_is_escaped() -> None:
     assert '"a\\u007fb\\u001b"' in fenced_json(["a\x7fb\x1b"])
+
+
+def test_a_body_full_of_characters_that_nobody_sees_costs_no_call_for_each() -> None:
+    """S10.3: whoever knows one URL must not hold up the dispatch of everything else."""
+    text = "\x7f" * 250_000
+    shown, called = [
+        min(timeit.repeat(work, number=1, repeat=3, timer=time.process_time))
+        for work in (
+            lambda: fenced_json(text),
+            lambda: re.sub("\x7f", lambda match: f"\\u{ord(match[0]):04x}", text),
+        )
+    ]
+    assert shown < 0.6 * called

@@ -18,8 +18,10 @@ MAX_PRETTY_LENGTH: Final = (
 )  # deep nesting makes indentation outgrow any body; beyond this, one line
 
 # Control characters, line and paragraph separators, and the marks that reorder text for a human reader.
-_UNSEEN_IN_JSON: Final = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_UNSEEN_IN_JSON: Final = re.compile("([\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069])")
 _UNSEEN: Final = re.compile(rf"[\x00-\x1f\ud800-\udfff]|{_UNSEEN_IN_JSON.pattern}")
+# A body may be full of them, and a call for each would hold up everything else that its process does.
+_SHOWN: Final = {chr(code): f"\\u{code:04x}" for code in range(0x10000) if _UNSEEN_IN_JSON.match(chr(code))}
 _BACKTICKS: Final = re.compile("`+")
 
 _UNTRUSTED: Final = (
@@ -95,7 +97,9 @@ def fenced_json(value: object) -> str:
     pretty = msgspec.json.format(compact, indent=2)
     text = (pretty if len(pretty) <= MAX_PRETTY_LENGTH else compact).decode()
     if not text.isascii() or "\x7f" in text:
-        text = _UNSEEN_IN_JSON.sub(_escaped, text)
+        parts = _UNSEEN_IN_JSON.split(text)  # every other part is such a character
+        parts[1::2] = map(_SHOWN.__getitem__, parts[1::2])
+        text = "".join(parts)
     fence = "`" * max(3, _longest_run(text) + 1)
     return f"{fence}json\n{text}\n{fence}"
 
@@ -141,10 +145,6 @@ def as_code(text: str) -> str:
 
 def _longest_run(text: str) -> int:
     return max(map(len, _BACKTICKS.findall(text))) if "`" in text else 0
-
-
-def _escaped(character: re.Match[str]) -> str:
-    return f"\\u{ord(character[0]):04x}"
 
 
 def _paragraphs(*parts: str) -> str:
