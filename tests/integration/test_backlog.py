@@ -33,6 +33,7 @@ async def measured(database: Database, *, count_to: int = 10_000) -> dict[Kind, 
 
 
 async def test_where_nothing_waits_every_kind_says_0(database: Database) -> None:
+    """OB3"""
     assert await measured(database) == dict.fromkeys(KINDS, NOTHING)
 
 

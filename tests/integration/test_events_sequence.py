@@ -211,7 +211,7 @@ def counted(status: str, reason: str) -> float:
 
 
 async def test_a_run_tells_started_and_done_in_order(database: Database) -> None:
-    """S2.5, S12.2: ids and facts, nothing else."""
+    """S2.5, S12.2: ids and facts, nothing else; each counted once, by its reason (OB1)."""
     setting = await rules.make_setting(database)
     autopilot = await rules.make_autopilot(database, setting, execution_mode=ExecutionMode.RUN_ONLY)
     one = firing(autopilot.id, payload=b'{"secret": "words"}')

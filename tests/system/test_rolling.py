@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import time
 import uuid
 from collections import Counter
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from tests.support.metric_catalogue import names_in
 from tests.support.postgres import cloned_database
 from tests.support.system import System, eventually, running_system
 
@@ -21,6 +23,7 @@ pytestmark = pytest.mark.timeout(120)
 TWO = {"scheduler": 2, "dispatcher": 2, "rules-api": 2, "ingress": 2}
 TRIGGERS = 30
 GRACE_S = 30.0
+ALERTS = Path(__file__).parents[2] / "deploy" / "prometheus" / "alerts.yml"
 
 
 class Sender:
@@ -71,6 +74,21 @@ async def roll(process: ServiceProcess) -> float:
     return took
 
 
+async def told_without_traffic(system: System) -> set[str]:
+    """The names of all series that the processes tell before anything happens."""
+    told: set[str] = set()
+    async with aiohttp.ClientSession() as session:
+        for process in system.stack.all_processes():
+            async with session.get(f"http://127.0.0.1:{process.health_port}/metrics") as answer:
+                told |= set(re.findall(r"^([a-z_]+)[ {]", await answer.text(), re.MULTILINE))
+    return told
+
+
+async def what_alerts_look_at(system: System) -> bool:
+    """S15, OB3: silence must mean that all is well, so each series that an alert looks at is there from the start."""
+    return names_in(ALERTS.read_text()) <= await told_without_traffic(system)
+
+
 async def test_a_rolling_restart_under_load_loses_0_and_doubles_0(
     postgres_admin_url: str, postgres_template: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,6 +100,7 @@ async def test_a_rolling_restart_under_load_loses_0_and_doubles_0(
         running_system(nats=True, replicas=TWO, database_url=url) as system,
         system.working_runtime("worker", command, concurrency=4) as agent,
     ):
+        await eventually(lambda: what_alerts_look_at(system), "each series that alerts look at")
         rules = [await system.make_autopilot(agent, mode) for mode in ("run_only", "create_issue")]
         triggers = [
             (await system.make_trigger(rules[n % 2], kind="schedule", cron="0 0 29 2 *"))["id"]
