@@ -122,6 +122,15 @@ async def test_a_stream_begins_with_the_place_so_that_a_client_can_come_back_bef
         assert (await stream.next())["id"] == "1.2"
 
 
+async def test_the_head_of_a_stream_is_an_answer_that_ends(shop: Shop) -> None:
+    headers = {"Authorization": f"Bearer {shop.owner.token}", "X-Workspace": shop.place.slug}
+    async with asyncio.timeout(5), aiohttp.TCPConnector(limit=1) as connector:
+        async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
+            for path in ("/api/events/stream", "/api/events"):  # the second over the same connection
+                async with session.head(shop.owner.base + path) as answer:
+                    assert answer.status == 200
+
+
 async def test_a_hole_that_opens_while_events_are_read_is_a_reset(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import Final
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from autopilot.domain.errors import InfrastructureError
 from autopilot.kit import log, metrics
@@ -46,6 +46,8 @@ async def stream_events(call: Call, query: StreamQuery) -> web.StreamResponse:
     response = web.StreamResponse(
         headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     )
+    if call.request.method == hdrs.METH_HEAD:
+        return response
     workspace_id, feed = call.caller.workspace_id, call.request.app[FEED]
     with (
         call.request.app[WAITING].events.waiting(workspace_id) as waiter,
