@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -41,6 +42,13 @@ def test_every_body_refuses_unknown_fields_and_every_shape_is_explained() -> Non
             assert DOCUMENT["components"]["schemas"][name]["additionalProperties"] is False, name
     for name, schema in DOCUMENT["components"]["schemas"].items():
         assert schema.get("description"), f"{name} has no docstring"
+
+
+def test_the_document_speaks_to_whoever_has_nothing_but_the_document() -> None:
+    assert re.findall(r"\b(?:S\d+\.\d+|S\d\b|HAZARDS)[^\"]{0,20}", json.dumps(DOCUMENT)) == []
+    told = {operation["operationId"]: operation for operation in OPERATIONS}
+    assert told["update_agent"]["summary"] == "Update agent"
+    assert told["update_agent"]["description"].startswith("Unbinding it from its runtime pauses the rules")
 
 
 def test_every_text_of_a_body_has_a_limit_that_is_told() -> None:

@@ -31,8 +31,11 @@ _DESCRIPTION: Final = """\
 Rules, what they ran, and who may do what. Send a token as `Authorization: Bearer …` and name the workspace in
 `X-Workspace`; a token that is bound to one workspace needs no header. Lists come newest first, a page at a time:
 `next_cursor` of one page is `cursor` of the next. PATCH changes what is sent and nothing else. An unknown field, a wrong
-type or a name given twice is 400, a value that is refused is 422, and both name the field. What is in another workspace
+type or a query name given twice is 400, a value that is refused is 422, and both name the field. What is in another workspace
 is 404. Every refusal is a problem document with a code that keeps its meaning."""
+
+# Our own rules by their numbers, which mean nothing to whoever reads the document.
+_RULES_NAMED = re.compile(r" \((?:S|HAZARDS )\d[\d.]*(?:, S?\d[\d.]*)*\)")
 
 
 def refusals_of(route: Route) -> dict[int, set[Code]]:
@@ -80,7 +83,7 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
     used = {route.query for route in routes if route.query is not None}
     for query in used:
         components.pop(name_in(schemas[query]), None)
-    return {
+    made = {
         "openapi": "3.1.0",
         "info": {
             "title": "Autopilot",
@@ -105,6 +108,22 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
             "schemas": dict(sorted(components.items())),
         },
     }
+    told: dict[str, Any] = _without_rules(made)
+    return told
+
+
+def _without_rules(given: Any) -> Any:
+    """The same without mentions of rules in its descriptions."""
+    if isinstance(given, list):
+        return [_without_rules(item) for item in given]
+    if not isinstance(given, dict):
+        return given
+    return {
+        name: _RULES_NAMED.sub("", item)
+        if name == "description" and isinstance(item, str)
+        else _without_rules(item)
+        for name, item in given.items()
+    }
 
 
 def attach(app: web.Application, routes: Sequence[Route]) -> None:
@@ -126,8 +145,7 @@ def _operation(
     components: dict[str, Any],
     responses: dict[str, Any],
 ) -> dict[str, Any]:
-    told = inspect.getdoc(route.handler) or f"{_id_of(route).replace('_', ' ').capitalize()}."
-    summary, _, rest = told.partition("\n")
+    told = inspect.getdoc(route.handler) or ""
     answers: dict[str, Any] = {str(_success(route)): _answer(route, routes, schemas)}
     for status, codes in sorted(refusals_of(route).items()):
         name = ".".join([str(status), *sorted(codes)])
@@ -136,8 +154,8 @@ def _operation(
     operation: dict[str, Any] = {
         "operationId": _id_of(route),
         "tags": [_tag(route)],
-        "summary": summary.rstrip("."),
-        "description": "\n\n".join(text for text in (rest.strip(), _right_in_words(route.right)) if text),
+        "summary": _id_of(route).replace("_", " ").capitalize(),
+        "description": "\n\n".join(text for text in (told, _right_in_words(route.right)) if text),
         "parameters": [*_parameters(route, schemas, components)],
         "responses": answers,
         "x-right": route.right.value,

@@ -16,7 +16,8 @@ _LARGEST = 2**31 - 1
 
 
 async def list_versions(call: Call, autopilot_id: UUID, query: PageQuery) -> Page[VersionView]:
-    """Newest first. Versions are numbered, so the cursor holds a number in the place of an id."""
+    """Newest first."""
+    # Versions are numbered, so the cursor holds a number in the place of an id.
     before = min(query.before.int, _LARGEST) if query.before is not None else None
     async with call.database.connection() as conn:
         rule = await find_rule(conn, call.caller.workspace_id, AutopilotId(autopilot_id))
