@@ -172,6 +172,29 @@ async def test_a_server_that_falls_silent_is_given_up_after_its_time_and_not_wai
         await database.ping()
 
 
+async def test_a_server_that_falls_silent_in_a_transaction_is_not_asked_to_roll_it_back(
+    postgres_url: str,
+) -> None:
+    """PG1, HAZARDS 17: that would wait for it once more; nothing of the transaction stays."""
+
+    async def lose_in_the_middle(conn: Conn) -> None:
+        await add(conn, 1)
+        proxy.lose()
+        await add(conn, 2)
+
+    async with (
+        tcp_proxy(postgres_url) as proxy,
+        Database(proxy.url, name="test", acquire_timeout_s=60, command_timeout_s=1.0) as database,
+    ):
+        async with database.connection() as conn:
+            await conn.execute(COUNTERS)
+        with pytest.raises(DatabaseUnavailable):
+            async with asyncio.timeout(1.7):
+                await database.transact(lose_in_the_middle)
+        async with database.connection() as conn:
+            assert await conn.fetchval("SELECT sum(n) FROM counter") == 0
+
+
 async def test_a_primary_that_became_read_only_is_unavailable_and_not_trusted_again(
     postgres_url: str,
 ) -> None:

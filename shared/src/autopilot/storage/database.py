@@ -13,6 +13,7 @@ import asyncpg
 import msgspec
 from asyncpg.connect_utils import SessionAttribute
 from asyncpg.pool import PoolConnectionProxy
+from asyncpg.transaction import Transaction
 
 from autopilot.kit import metrics
 from autopilot.kit.config import CommonConfig
@@ -45,6 +46,24 @@ async def prepare_connection(conn: asyncpg.Connection[asyncpg.Record]) -> None:
 
 async def _keep_session(_conn: object) -> None:
     """Spare each release a round trip: no code of ours changes a session, and the driver ends a transaction left open."""
+
+
+@asynccontextmanager
+async def _inside(transaction: Transaction) -> AsyncIterator[None]:
+    """Committed when the block ends, rolled back when it raises.
+
+    A server that has gone is not asked to roll back, since a silent one would be waited for once more: the connection is given up.
+    """
+    await transaction.start()
+    try:
+        yield
+    except (TimeoutError, DatabaseUnavailable):
+        raise
+    except BaseException:
+        await transaction.rollback()
+        raise
+    else:
+        await transaction.commit()
 
 
 class Database:
@@ -178,13 +197,16 @@ class Database:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Conn]:
         """One READ COMMITTED transaction: committed when the block ends, rolled back when it raises."""
-        async with self.connection() as conn, conn.transaction():
+        async with self.connection() as conn, _inside(conn.transaction()):
             yield conn
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Conn]:
         """One REPEATABLE READ READ ONLY transaction: all that is read in it was true at the same instant."""
-        async with self.connection() as conn, conn.transaction(isolation="repeatable_read", readonly=True):
+        async with (
+            self.connection() as conn,
+            _inside(conn.transaction(isolation="repeatable_read", readonly=True)),
+        ):
             yield conn
 
     async def transact(self, use_case: Callable[[Conn], Awaitable[T]], *, tries: int = 3) -> T:
