@@ -43,6 +43,8 @@ _splits = metrics.counter("dispatch_splits_total", "Batches that failed and were
 _sizes = metrics.histogram("dispatch_batch_runs", "Runs in a batch", buckets=metrics.COUNTS)
 
 _CURSOR_FOR_S = 1.0
+# The wait for a connection and the statement may take this long by themselves: with a shorter lease nothing would ever be done.
+_SLOW_CLAIM_S = 15.0
 
 
 class BatchSize:
@@ -109,7 +111,7 @@ class Worker:
         self._batches.append(Batch.of(claim))
         await points.hit("dispatcher.after_claim")
         while self._batches:
-            if self._clock.monotonic() - began > self._config.dispatch_lease_s:
+            if self._clock.monotonic() - began > max(self._config.dispatch_lease_s, _SLOW_CLAIM_S):
                 await self._give_back()  # perhaps nobody took it, but what it was judged by is old
                 break
             parts = await self._work(self._batches[0])
