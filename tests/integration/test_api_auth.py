@@ -44,6 +44,7 @@ async def test_an_expired_and_a_revoked_token_are_401(api: Api) -> None:
     assert (await expired("GET", "/api/tokens")).status == 401
 
     made = await acme.owner("POST", "/api/tokens", {"name": "laptop"})
+    assert made.headers["Cache-Control"] == "no-store"
     laptop = api.client(made.body["token"])
     assert (await laptop("GET", "/api/tokens")).status == 200
     assert (await acme.owner("DELETE", f"/api/tokens/{made.body['id']}")).status == 204

@@ -11,6 +11,7 @@ from tests.support.api import Api, running_api
 
 from autopilot.rules_api.app import ROUTES
 from autopilot.rules_api.openapi import document
+from autopilot.rules_api.problems import Code
 
 
 @pytest.fixture
@@ -49,3 +50,9 @@ async def test_a_path_that_there_is_not_is_a_problem_too(api: Api) -> None:
         answer = await api.client(None)("GET", path)
         assert answer.problem() == (404, "not_found", None), path
         assert answer.headers["Content-Type"] == "application/problem+json"
+
+
+async def test_an_expectation_that_is_not_met_is_told_by_a_listed_code(api: Api) -> None:
+    place = await api.place()
+    answer = await place.owner("POST", "/api/projects", {"name": "x"}, headers={"Expect": "a miracle"})
+    assert answer.problem() == (Code.EXPECTATION_FAILED.status, Code.EXPECTATION_FAILED, None)

@@ -212,9 +212,11 @@ def bind(deps: Deps, found: Route) -> web.RouteDef:
             return answer
         if answer is None:
             return web.Response(status=204)
+        headers = {"Cache-Control": "no-store"}  # tokens and URLs that are credentials are in some answers
         version = getattr(answer, "version", None)
-        tag = {"ETag": f'"{version}"'} if isinstance(version, int) else None
-        return json_response(answer, status=found.status, headers=tag)
+        if isinstance(version, int):
+            headers["ETag"] = f'"{version}"'
+        return json_response(answer, status=found.status, headers=headers)
 
     return web.route(found.method, found.path, serve)
 

@@ -64,6 +64,11 @@ class Code(StrEnum):
     DELIVERY_BODY_EXPIRED = ("delivery_body_expired", 410, "The body of the delivery is no longer kept.")
     CONTENT_TOO_LARGE = ("content_too_large", 413, "The body is larger than 1 MiB.")
     UNSUPPORTED_MEDIA_TYPE = ("unsupported_media_type", 415, "A body is JSON, without a content encoding.")
+    EXPECTATION_FAILED = (
+        "expectation_failed",
+        417,
+        "The header Expect asks for something other than 100-continue.",
+    )
     INVALID_VALUE = ("invalid_value", 422, "A value is refused; `field` names it.")
     INVALID_CRON = ("invalid_cron", 422, "The cron expression is refused (400 from the preview).")
     INVALID_TIMEZONE = ("invalid_timezone", 422, "The timezone is refused (400 from the preview).")
