@@ -49,4 +49,4 @@ def test_a_series_says_no_time_of_its_birth() -> None:
     metrics.counter("test_births_total", "Births").inc()
     text = metrics.render().decode()
     assert "autopilot_test_births_total 1.0" in text
-    assert "_created" not in text
+    assert "autopilot_test_births_created" not in text
