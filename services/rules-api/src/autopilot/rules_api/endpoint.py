@@ -199,7 +199,7 @@ def bind(deps: Deps, found: Route) -> web.RouteDef:
         if found.query is not None:
             arguments["query"] = query
         if found.method != "GET":
-            if not found.versioned and request.headers.get(hdrs.IF_MATCH, "*").strip() not in ("", "*"):
+            if not found.versioned and request.headers.get(hdrs.IF_MATCH, "*").strip() != "*":
                 raise malformed("If-Match is not heeded here: leave it out.", "If-Match")
             is_late = not request.content.is_eof()
             body = await decode.read_body(request, found.body)

@@ -17,8 +17,8 @@ _TAG = re.compile(r'(?:W/)?"?([0-9]{1,18})"?')
 def expected_version(call: Call, version: int | UnsetType = UNSET) -> int | None:
     """The version that must still stand; None if the editor does not care. 400 for a tag that is none of ours."""
     given = None if isinstance(version, UnsetType) else version
-    header = call.request.headers.get(hdrs.IF_MATCH, "").strip()
-    if header in ("", "*"):
+    header = call.request.headers.get(hdrs.IF_MATCH, "*").strip()
+    if header == "*":
         return given
     tag = _TAG.fullmatch(header)
     if tag is None:
