@@ -71,7 +71,7 @@ integration: setup ## Tests on real Postgres and NATS
 contract: setup senders ## Each port's suite on each of its implementations
 	$(PYTEST) $(PARALLEL) tests/contract
 
-system: setup ## Tests of the four services as processes
+system: setup $(PGBOUNCER) ## Tests of the four services as processes
 	$(PYTEST) $(BY_MODULE) tests/system
 
 faults: setup ## Tests that kill, cut off and restart
@@ -83,11 +83,12 @@ KUBERNETES := .tools/kubernetes/pin.txt
 $(KUBERNETES): tests/deploy/kubernetes-tools.txt tests/deploy/install.py | setup
 	@python tests/deploy/install.py
 
-# It checks alerts and metrics; where it cannot be had, their tests are skipped.
-PROMTOOL := .tools/prometheus/promtool
+# One checks alerts and metrics, the other stands before Postgres; where one cannot be had, its tests are skipped.
+PROMTOOL := .tools/promtool/promtool
+PGBOUNCER := .tools/pgbouncer/pgbouncer
 
-$(PROMTOOL): | setup
-	@python tests/deploy/install_promtool.py
+$(PROMTOOL) $(PGBOUNCER): | setup
+	@python tests/deploy/install_debian.py $(notdir $@)
 
 helm-test: setup $(KUBERNETES) $(PROMTOOL) ## Tests of what is deployed: chart, kustomize, containers, alerts, dashboard
 	$(PYTEST) $(BY_MODULE) tests/deploy

@@ -48,7 +48,7 @@ def queries() -> Iterator[tuple[str, str]]:
 
 def promtool(*arguments: str, given: str | None = None) -> str:
     """What promtool says; a test without it is skipped, one that it refuses fails."""
-    unpacked = ROOT / ".tools" / "prometheus" / "promtool"
+    unpacked = ROOT / ".tools" / "promtool" / "promtool"
     program = str(unpacked) if unpacked.exists() else shutil.which("promtool")
     if program is None:
         pytest.skip("there is no promtool: no wheel has it, and Debian's package cannot be had here")
