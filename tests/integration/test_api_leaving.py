@@ -205,6 +205,23 @@ async def test_a_rule_is_handed_over_by_its_creator_and_admins_alone(
     assert (await mia("PATCH", path, {"title": "Mine"})).status == 403
 
 
+async def test_a_rule_is_not_handed_over_to_borrow_the_right_of_its_new_creator(
+    api: Api, acme: Place, agent: str
+) -> None:
+    """S4.4, S6.7: a private agent that is no longer shared with somebody does not work for them through its owner."""
+    mia_id, mia = await api.joined(acme, "mia")
+    share = f"/api/agents/{agent}/shares"
+    await acme.owner("PATCH", f"/api/agents/{agent}", {"visibility": "private"})
+    await acme.owner("POST", share, {"user_id": str(mia_id)})
+    rule = await make_rule(mia, agent)
+    path = f"/api/autopilots/{rule}"
+    await mia("POST", f"{path}/collaborators", {"user_id": str(mia_id)})
+    await acme.owner("DELETE", f"{share}/{mia_id}")
+    lent = await mia("PATCH", path, {"creator_id": str(acme.owner_id), "description": "For me."})
+    assert lent.problem() == (403, "invocation_not_allowed", None)
+    assert (await acme.owner("PATCH", path, {"creator_id": str(acme.owner_id)})).status == 200
+
+
 async def test_a_rule_of_somebody_who_left_starts_again_in_other_hands_only(
     api: Api, acme: Place, agent: str
 ) -> None:

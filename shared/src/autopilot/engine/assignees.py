@@ -74,3 +74,19 @@ def check_assignee(
         raise InvalidValue(
             FIELD, "the agent has no runtime, which an active autopilot needs", code="agent_runtime_required"
         )
+
+
+def check_hand_over(before: Autopilot, after: Autopilot, held: HeldAssignee | None, editor: UserId) -> None:
+    """Refuse to lend a rule the right of another: its runs are judged for its creator from now on (S4.4, S6.7).
+
+    Whoever may not have the agent work can take the rule for themselves, but not give it to somebody who may.
+    """
+    if after.creator_id in (before.creator_id, editor) or after.assignee_id is None:
+        return
+    if held is None or (held.assignee_type, held.assignee_id) != (after.assignee_type, after.assignee_id):
+        raise Contention("the autopilot's assignee changed meanwhile")
+    executor = held.executor
+    if executor.agent_id is not None and not may_invoke(
+        executor, editor, has_share=executor.creator_has_share
+    ):
+        raise Forbidden("You may not have this agent work.", code="invocation_not_allowed")

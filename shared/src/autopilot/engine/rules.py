@@ -32,7 +32,13 @@ from autopilot.domain.states import (
     ExecutionMode,
     OverlapPolicy,
 )
-from autopilot.engine.assignees import HeldAssignee, check_assignee, hold_assignee, needs_check
+from autopilot.engine.assignees import (
+    HeldAssignee,
+    check_assignee,
+    check_hand_over,
+    hold_assignee,
+    needs_check,
+)
 from autopilot.engine.publish import HeldRule, hold_rule, save_rule
 from autopilot.engine.rule_access import find_rule, hold_people, require
 from autopilot.storage import autopilots, facts
@@ -113,7 +119,7 @@ async def update_autopilot(
         await require(conn, seen, editor, role, Action.AUTOPILOT_HAND_OVER)
     await _hold_creator(conn, seen, foreseen)
     assignee: HeldAssignee | None = None
-    if needs_check(seen, foreseen):
+    if needs_check(seen, foreseen) or foreseen.creator_id != seen.creator_id:
         assignee = await hold_assignee(conn, workspace_id, foreseen, editor)
     if not isinstance(edit.project_id, UnsetType):
         await _hold_project(conn, foreseen)
@@ -129,6 +135,7 @@ async def update_autopilot(
     ):
         raise Contention("the autopilot's creator changed meanwhile")
     check_assignee(held.autopilot, after, assignee, editor)
+    check_hand_over(held.autopilot, after, assignee, editor)
     _check_overlap(held, after)
     saved = await _save(conn, held, after, editor, subscribers)
     return saved.autopilot
