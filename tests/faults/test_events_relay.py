@@ -7,6 +7,7 @@ import json
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 from uuid import UUID
 
 import nats
@@ -105,7 +106,7 @@ async def trouble(publisher: EventPublisher) -> str:
 
 async def assert_stream_has_all(database: Database, url: str) -> None:
     """Every event is in the stream, and no run's end stands before its start."""
-    told = []
+    told: list[dict[str, Any]] = []
     client = await nats.connect(url)
     try:
         stream = client.jetstream(timeout=2)

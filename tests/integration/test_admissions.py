@@ -15,8 +15,10 @@ from tests.support.rules import Setting, WebhookTrigger, make_autopilot, make_se
 from autopilot.dispatcher.admissions import Admissions
 from autopilot.dispatcher.config import DispatcherConfig
 from autopilot.domain.errors import InfrastructureError
+from autopilot.domain.ids import LeaseToken
 from autopilot.kit import points
 from autopilot.kit.config import Secret
+from autopilot.kit.ids import random_token
 from autopilot.storage import queue, undecided
 from autopilot.storage.database import Database
 from autopilot.storage.errors import Contention, DatabaseUnavailable
@@ -261,7 +263,7 @@ async def test_a_delivery_that_kills_whoever_claims_it_comes_alone_and_is_ended(
     deadly, good = await keep(ingress, trigger), await keep(ingress, trigger)
     await execute(database, "UPDATE dispatch_queue SET claims = 3 WHERE delivery_id = $1", deadly)
     async with database.connection() as conn:
-        token = msgspec.convert(trigger.id, type(trigger.id))
+        token = LeaseToken(random_token())
         alone = await undecided.claim(conn, limit=10, max_bytes=1 << 20, lease_s=30, token=token)
         others = await undecided.claim(conn, limit=10, max_bytes=1 << 20, lease_s=30, token=token)
     assert ([str(e.delivery_id) for e in alone], [str(e.delivery_id) for e in others]) == ([deadly], [good])

@@ -148,10 +148,12 @@ async def test_a_query_that_is_no_text_is_not_read_as_another(shop: Shop) -> Non
 
 
 async def test_a_name_is_one_line(shop: Shop) -> None:
+    details = set()
     for name in ("two\nlines", "last\n", "bell\a", "\u00a0 ", "\u0085x"):
         answer = await shop.owner("POST", "/api/projects", {"name": name})
         assert answer.problem() == (422, "invalid_value", "name"), repr(name)
-    assert answer.body["detail"] == "name: must be one line, not blank, without control characters."
+        details.add(answer.body["detail"])
+    assert details == {"name: must be one line, not blank, without control characters."}
     fine = await shop.owner("POST", "/api/projects", {"name": "Ünïcode ✓"})
     assert fine.status == 201
 
