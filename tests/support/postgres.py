@@ -24,6 +24,9 @@ import autopilot.storage
 from autopilot.local.postgres import PostgresServer
 
 ADMIN_VARIABLE = "AUTOPILOT_TEST_DATABASE_URL"
+TEMPLATE_VARIABLE = (
+    "AUTOPILOT_TEST_TEMPLATE"  # a migrated database of that server, of a newer release perhaps
+)
 SESSION_VARIABLE = "AUTOPILOT_TEST_SESSION_FOLDER"
 PREFIX = "autopilot-tests-"
 MEMORY = Path("/dev/shm")
@@ -117,6 +120,8 @@ async def ensure_template(admin: str) -> str:
     """The name of a migrated database to clone from, migrated now if this server has none of this state."""
     from autopilot.storage.migrate import upgrade
 
+    if given := os.environ.get(TEMPLATE_VARIABLE):
+        return given
     name = f"autopilot_template_{migrations_fingerprint()}"
     connection = await asyncpg.connect(admin)
     try:

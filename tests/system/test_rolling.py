@@ -1,4 +1,4 @@
-"""Every replica is restarted under load, as an upgrade does it: nothing is lost, nothing happens twice (S15, S1.1)."""
+"""An upgrade under load, the schema first, then every replica in turn: nothing is lost, nothing happens twice (S15, S1.1)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tests.support.postgres import cloned_database
 from tests.support.system import System, eventually, running_system
 
 from autopilot.local.services import ServiceProcess
+from autopilot.storage import migrate
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -24,6 +25,33 @@ TWO = {"scheduler": 2, "dispatcher": 2, "rules-api": 2, "ingress": 2}
 TRIGGERS = 30
 GRACE_S = 30.0
 ALERTS = Path(__file__).parents[2] / "deploy" / "prometheus" / "alerts.yml"
+
+
+# What a release may do to tables while the one before works on them: add.
+NEXT_REVISION = """
+from autopilot.storage.revision import run_body
+
+revision = "0002"
+down_revision = "0001"
+BODY = '''
+ALTER TABLE autopilot_run ADD COLUMN added text NOT NULL DEFAULT 'of the next release';
+ALTER TABLE dispatch_queue ADD COLUMN added bigint;
+ALTER TABLE agent_task ADD COLUMN added boolean NOT NULL DEFAULT false;
+ALTER TABLE webhook_delivery ADD COLUMN added jsonb;
+CREATE TABLE added (run_id uuid PRIMARY KEY REFERENCES autopilot_run (id) ON DELETE CASCADE);
+CREATE INDEX added_by_run ON autopilot_run (added);
+'''
+
+
+def upgrade() -> None:
+    run_body(BODY)
+"""
+
+
+MIGRATION_WAITS = """
+SELECT FROM pg_stat_activity
+ WHERE datname = current_database() AND query LIKE '%ADD COLUMN%' AND wait_event_type = 'Lock' AND pid <> pg_backend_pid()
+"""
 
 
 class Sender:
@@ -74,6 +102,34 @@ async def roll(process: ServiceProcess) -> float:
     return took
 
 
+async def migrate_beside(system: System, folder: Path, monkeypatch: pytest.MonkeyPatch) -> float:
+    """Add to the hot tables under load, while somebody reads them for long; the seconds until it was done."""
+    revision = folder / "0002_added.py"
+    revision.write_text(NEXT_REVISION)
+    config = migrate._config()
+    places = [str(Path(migrate.__file__).parent / "migrations" / "versions"), str(folder)]
+    config.set_main_option("path_separator", "newline")
+    config.set_main_option("version_locations", "\n".join(places))
+    monkeypatch.setattr(migrate, "_config", lambda: config)
+    monkeypatch.setattr(migrate, "REST_S", 0.5)
+
+    async def waits_for_locks() -> bool:
+        return bool(await system.fetch(MIGRATION_WAITS))
+
+    async def has_given_up() -> bool:
+        return not await waits_for_locks()
+
+    began = time.monotonic()
+    async with system.database.transaction() as reader:
+        await reader.execute("SELECT FROM autopilot_run LIMIT 1")
+        migrated = asyncio.create_task(migrate.upgrade(system.stack.database_url))
+        await eventually(waits_for_locks, "the migration stands before the reader")
+        await eventually(has_given_up, "the migration lets the others pass", within_s=8)
+        assert not migrated.done()
+    assert (await migrated).current == "0002"
+    return time.monotonic() - began
+
+
 async def told_without_traffic(system: System) -> set[str]:
     """The names of all series that the processes tell before anything happens."""
     told: set[str] = set()
@@ -89,10 +145,11 @@ async def what_alerts_look_at(system: System) -> bool:
     return names_in(ALERTS.read_text()) <= await told_without_traffic(system)
 
 
-async def test_a_rolling_restart_under_load_loses_0_and_doubles_0(
-    postgres_admin_url: str, postgres_template: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each service's replicas in turn, the services side by side; a task that is executed twice would write two lines."""
+async def test_an_upgrade_under_load_loses_0_and_doubles_0(
+    postgres_admin_url: str, postgres_template: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The schema of a next release under this one, then each service's replicas in turn, the services side by side; a task that is executed twice would write two lines."""
     executed = tmp_path / "executed"
     command = f"echo $AUTOPILOT_RUN_ID >> {executed}"
     async with (
@@ -111,6 +168,8 @@ async def test_a_rolling_restart_under_load_loses_0_and_doubles_0(
             asyncio.create_task(sender.run()),
             asyncio.create_task(fire(system, triggers, sender.stopped)),
         ]
+        await eventually(lambda: asyncio.sleep(0, len(sender.accepted) > 3), "work to be disturbed")
+        migrating = await migrate_beside(system, tmp_path, monkeypatch)
         drained: dict[str, float] = {}
         for number in range(2):
             replicas = [replicas[number] for replicas in system.stack.processes.values()]
@@ -125,8 +184,9 @@ async def test_a_rolling_restart_under_load_loses_0_and_doubles_0(
         lines = Counter(executed.read_text().split())
         with capsys.disabled():
             print(
-                f"\nrolling restart of 8 replicas: {len(sender.accepted)} webhooks, {TRIGGERS} occurrences, {len(lines)} tasks; "
-                f"{sender.turned_away} requests turned to another replica; seconds to drain: {drained}"
+                f"\nmigration and restart of 8 replicas: {len(sender.accepted)} webhooks, {TRIGGERS} occurrences, {len(lines)} tasks; "
+                f"{sender.turned_away} requests turned to another replica; seconds to drain: {drained}; "
+                f"the migration took {migrating:.1f} s, its wait for locks included"
             )
         assert {str(run["id"]) for run in runs if run["source"] == "webhook"} == set(sender.accepted.values())
         assert sorted(str(run["trigger_id"]) for run in runs if run["source"] == "schedule") == sorted(

@@ -18,10 +18,11 @@ from sqlalchemy.pool import NullPool
 
 from autopilot.domain.errors import InfrastructureError
 from autopilot.kit.clock import SystemClock
-from autopilot.storage.errors import translated
+from autopilot.storage.errors import Contention, translated
 
 MIGRATION_LOCK = 0x6175746F70696C74  # the advisory lock's key: "autopilt"
 LOCK_POLL_S = 0.2
+REST_S = 5.0  # after a revision that did not get its locks, for those who waited behind it
 
 
 class MigrationBusy(InfrastructureError):
@@ -99,7 +100,8 @@ def _upgrade(connection: Connection) -> None:
 async def upgrade(url: str, *, wait_s: float = 120.0) -> SchemaStatus:
     """Bring the database at `url` (a direct one, no pooler) to the newest revision; a second migrator waits up to `wait_s`.
 
-    A database that is already there, or that a newer program has migrated further, is left as it is.
+    A database that is already there, or that a newer program has migrated further, is left as it is. A revision that
+    loses against the work of running services is undone and tried again, for `wait_s` at most, then Contention is raised.
     """
     with translated():
         async with _only_migrator(url, wait_s) as found:
@@ -107,11 +109,25 @@ async def upgrade(url: str, *, wait_s: float = 120.0) -> SchemaStatus:
                 return found
             engine = _engine(url)
             try:
-                async with engine.connect() as connection:
-                    await connection.run_sync(_upgrade)
+                await _upgraded(engine, wait_s)
             finally:
                 await engine.dispose()
     return await status(url)
+
+
+async def _upgraded(engine: AsyncEngine, wait_s: float) -> None:
+    clock = SystemClock()
+    deadline = clock.monotonic() + wait_s
+    while True:
+        try:
+            with translated():
+                async with engine.connect() as connection:
+                    await connection.run_sync(_upgrade)
+            return
+        except Contention:
+            if clock.monotonic() + REST_S > deadline:
+                raise
+        await clock.sleep(REST_S)
 
 
 def upgrade_now(url: str) -> SchemaStatus:
