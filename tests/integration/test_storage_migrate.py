@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -15,7 +16,7 @@ from tests.support.postgres import with_database
 
 from autopilot.local import schema
 from autopilot.local.pg_programs import pg_programs
-from autopilot.local.ports import free_port
+from autopilot.local.ports import LOOPBACK, free_port
 from autopilot.local.postgres import PostgresServer
 from autopilot.storage import __main__ as storage_command
 from autopilot.storage import invariants, migrate, queries
@@ -60,6 +61,17 @@ async def test_an_empty_database_is_behind_until_it_is_migrated(empty_postgres_u
     after = await migrate.upgrade(empty_postgres_url)
     assert (after.current, after.ready) == (after.head, True)
     assert await migrate.status(empty_postgres_url) == after
+
+
+async def test_of_several_servers_the_one_that_answers_and_can_be_written_to_is_migrated(
+    empty_postgres_url: str,
+) -> None:
+    server = urlsplit(empty_postgres_url)
+    both = f"{LOOPBACK}:{free_port()},{server.hostname}:{server.port}"
+    several = empty_postgres_url.replace(f"{server.hostname}:{server.port}", both)
+    assert (await migrate.upgrade(several)).ready
+    async with Database(several, name="test") as database:
+        await require_ready(database)
 
 
 async def test_migrating_again_changes_nothing(postgres_url: str) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import msgspec
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
+from asyncpg.connect_utils import SessionAttribute
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
@@ -53,9 +53,16 @@ def _head() -> str:
     return head
 
 
+async def _primary(url: str) -> asyncpg.Connection[asyncpg.Record]:
+    """A connection to the server of `url` that can be written to, of several that it may name."""
+    return await asyncpg.connect(url, target_session_attrs=SessionAttribute.read_write)
+
+
 def _engine(url: str) -> AsyncEngine:
-    parts = urlsplit(url)
-    return create_async_engine(urlunsplit(parts._replace(scheme="postgresql+asyncpg")), poolclass=NullPool)
+    # Our own connections: SQLAlchemy has its own idea of URLs, and none of those that name several servers.
+    return create_async_engine(
+        "postgresql+asyncpg://", async_creator=lambda: _primary(url), poolclass=NullPool
+    )
 
 
 async def _status(conn: asyncpg.Connection[asyncpg.Record]) -> SchemaStatus:
@@ -80,7 +87,7 @@ async def _only_migrator(url: str, wait_s: float) -> AsyncIterator[SchemaStatus]
     # Polled by the client: a session that waits for the lock inside Postgres would deadlock with CREATE INDEX CONCURRENTLY.
     clock = SystemClock()
     deadline = clock.monotonic() + wait_s
-    conn = await asyncpg.connect(url)
+    conn = await _primary(url)
     try:
         while not await conn.fetchval("SELECT pg_try_advisory_lock($1)", MIGRATION_LOCK):
             if clock.monotonic() > deadline:
