@@ -144,3 +144,19 @@ async def run(postgres_url: str, keys: str) -> tuple[int, str, str]:
     )
     out, err = await process.communicate()
     return process.returncode or 0, out.decode(), err.decode()
+
+
+STEPS = [Vault([OLD]), Vault([OLD, NEW]), Vault([NEW, OLD])]
+
+
+@pytest.mark.parametrize("step", range(len(STEPS) - 1))
+def test_processes_at_neighbouring_steps_of_a_rotation_open_what_each_other_writes(step: int) -> None:
+    """A rolling restart has both at work, so the new key is known everywhere before anybody writes with it."""
+    before, after = STEPS[step], STEPS[step + 1]
+    assert after.decrypt(before.encrypt("a secret")) == "a secret"
+    assert before.decrypt(after.encrypt("a secret")) == "a secret"
+
+
+def test_a_step_that_is_left_out_leaves_processes_that_cannot_open_what_others_write() -> None:
+    with pytest.raises(SecretUnreadable):
+        STEPS[0].decrypt(STEPS[2].encrypt("a secret"))
