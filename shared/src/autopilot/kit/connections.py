@@ -57,6 +57,7 @@ class Connection(web.RequestHandler):
         "_server",
         "_stalled_since",
         "_unfinished_since",
+        "said_all",
         "since",
     )
 
@@ -66,6 +67,7 @@ class Connection(web.RequestHandler):
         self._incoming: StreamReader = EMPTY_PAYLOAD
         self._head_bytes = 0
         self._stalled_since: float | None = None
+        self.said_all = False
 
     @property
     def waits(self) -> bool:
@@ -101,6 +103,7 @@ class Connection(web.RequestHandler):
         """Who has said all and half-closes still gets the answer; in the middle of a request it ends the connection."""
         if self.waits or not self._incoming.is_eof():
             return None
+        self.said_all = True
         self.close()
         return True
 
@@ -195,6 +198,14 @@ class Connection(web.RequestHandler):
         if self.transport is not None:
             self.transport.write(_as_bytes(problem))
         self.force_close()
+
+
+def has_hung_up(request: web.BaseRequest) -> bool:
+    """Whether nobody may be there any more to take an answer: whoever has gone looks like one who has only said all."""
+    transport, protocol = request.transport, request.protocol
+    if transport is None or transport.is_closing():
+        return True
+    return isinstance(protocol, Connection) and protocol.said_all
 
 
 class Server(web.Server):

@@ -25,6 +25,7 @@ from autopilot.engine.claims import (
     claim_tasks,
 )
 from autopilot.engine.finish import Ended, LeaseLost, NoSuchTask
+from autopilot.kit.connections import has_hung_up
 from autopilot.kit.ids import uuid7
 from autopilot.rules_api.endpoint import Call, post
 from autopilot.rules_api.problems import Code
@@ -119,7 +120,7 @@ async def claim(call: Call, body: ClaimRequest) -> Claimed:
     with call.request.app[WAITING].tasks.waiting(RuntimeId(body.runtime_id)) as waiter:
         while True:
             found = await _claim(call, body)
-            if found.tasks or not await waiter.news(deadline) or _is_gone(call):
+            if found.tasks or not await waiter.news(deadline) or has_hung_up(call.request):
                 return Claimed(tasks=found.tasks)
 
 
@@ -205,12 +206,6 @@ async def _claim(call: Call, body: ClaimRequest) -> Claim:
     for task_id in found.misfits:
         _outcome(call, await call.database.transact(partial(finish.refuse_task, task_id=task_id)))
     return found
-
-
-def _is_gone(call: Call) -> bool:
-    """Whether nobody reads the answer any more: then nothing is claimed for them."""
-    transport = call.request.transport
-    return transport is None or transport.is_closing()
 
 
 async def _require_here(conn: Conn, call: Call, task_id: UUID) -> None:
