@@ -106,9 +106,15 @@ def is_this_python(venv: Path) -> bool:
 
 def uv_settings() -> dict[str, str]:
     """uv reads no pip configuration, so what the machine's pip is told about its index is handed on."""
-    settings = {"UV_PYTHON_DOWNLOADS": "never", "UV_HTTP_TIMEOUT": "180", "UV_NO_PROGRESS": "1"}
+    settings = {
+        "UV_PYTHON_DOWNLOADS": "never",
+        "UV_HTTP_TIMEOUT": "180",
+        "UV_NO_PROGRESS": "1",
+        "UV_SYSTEM_CERTS": "1",  # whom the machine trusts, uv trusts too
+    }
+    python = getattr(sys, "_base_executable", sys.executable)  # our own environment has no pip
     told = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+        [python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
     ).stdout
     for line in told.splitlines():
         name, _, value = line.partition("=")

@@ -17,7 +17,11 @@ def main() -> int:
     npm = NODE / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     path = f"{NODE / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     command = [str(NODE / "bin" / "node"), str(npm), "ci", "--loglevel=error"]
-    ran = subprocess.run(command, cwd=HERE, env={**os.environ, "PATH": path}, check=False)
+    # Whom the machine trusts, this Node.js trusts too: it would come with a list of its own.
+    options = f"{os.environ.get('NODE_OPTIONS', '')} --use-system-ca".strip()
+    ran = subprocess.run(
+        command, cwd=HERE, env={**os.environ, "PATH": path, "NODE_OPTIONS": options}, check=False
+    )
     return ran.returncode
 
 
