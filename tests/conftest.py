@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import AsyncIterator
 
 import pytest
@@ -13,6 +14,9 @@ _server_session = pytest.StashKey[postgres.ServerSession]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell starts what runs in its background with Ctrl-C ignored, and every process that a test starts would inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # In the process that controls the session only: an xdist worker finds the folder in its environment.
     if "PYTEST_XDIST_WORKER" not in os.environ:
         config.stash[_server_session] = postgres.ServerSession()
