@@ -238,7 +238,8 @@ async def test_transact_does_a_use_case_that_lost_a_deadlock_again(empty_postgre
         await asyncio.gather(database.transact(in_order(1, 2)), database.transact(in_order(2, 1)))
         async with database.connection() as conn:
             assert await conn.fetchval("SELECT array_agg(n ORDER BY id) FROM counter") == [2, 2]
-    assert len(tries) == 3
+    # The one that lost may take its first row again before the other is awake, and lose once more.
+    assert len(tries) >= 3
 
 
 async def test_transact_gives_up_with_contention_after_its_tries(empty_postgres_url: str) -> None:
