@@ -12,6 +12,12 @@ BY_MODULE := $(PARALLEL) --dist loadfile
 SOURCES := shared/src services/*/src deploy/local/src
 CODE := $(SOURCES) tests deploy/bootstrap.py deploy/docker
 
+# Programs that a part of the tests needs, too large or too rare for everybody's setup: for the chart, for alerts and metrics, before
+# Postgres. They stand up here because make reads a target's needs where it stands.
+KUBERNETES := .tools/kubernetes/pin.txt
+PROMTOOL := .tools/promtool/promtool
+PGBOUNCER := .tools/pgbouncer/pgbouncer
+
 .DEFAULT_GOAL := help
 .PHONY: help setup senders demo up start stop status format lint types imports unit integration contract system faults \
 	check test bench lock schema charts helm-test image clean
@@ -77,16 +83,10 @@ system: setup $(PGBOUNCER) ## Tests of the four services as processes
 faults: setup ## Tests that kill, cut off and restart
 	$(PYTEST) $(BY_MODULE) tests/faults
 
-# helm and kubectl: of the chart's tests alone, and too large for everybody's setup.
-KUBERNETES := .tools/kubernetes/pin.txt
-
 $(KUBERNETES): tests/deploy/kubernetes-tools.txt tests/deploy/install.py | setup
 	@python tests/deploy/install.py
 
-# One checks alerts and metrics, the other stands before Postgres; where one cannot be had, its tests are skipped.
-PROMTOOL := .tools/promtool/promtool
-PGBOUNCER := .tools/pgbouncer/pgbouncer
-
+# Where one of them cannot be had, its tests are skipped.
 $(PROMTOOL) $(PGBOUNCER): | setup
 	@python tests/deploy/install_debian.py $(notdir $@)
 
