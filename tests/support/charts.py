@@ -26,7 +26,7 @@ def program(name: str) -> str:
     pinned = TOOLS / name
     found = str(pinned) if pinned.exists() else shutil.which(name)
     if found is None:
-        pytest.skip(f"there is no {name}: make kubernetes-tools unpacks it on Linux on x86-64")
+        pytest.skip(f"there is no {name}: make helm-test unpacks it on Linux on x86-64")
     return found
 
 

@@ -92,22 +92,7 @@ async def _key(look: Look, delivery: Delivery) -> Check:
         key=delivery.dedupe_key,
         at=delivery.received_at,
     )
-    facts = {
-        "dedupe_key": delivery.dedupe_key,
-        "dedupe_source": delivery.dedupe_source,
-        "attempt_count": delivery.attempt_count,
-        "others": [
-            {
-                "id": one.id,
-                "dedupe_key": one.dedupe_key,
-                "status": one.status,
-                "run_id": one.run_id,
-                "received_at": one.received_at,
-                "replayed_from": one.replayed_from,
-            }
-            for one in others
-        ],
-    }
+    facts = _key_facts(delivery, others)
     if delivery.replayed_from is not None:
         return ok("dedupe", "replay", "A replay is never taken for a duplicate.", **facts)
     if delivery.dedupe_key is None:
@@ -146,6 +131,25 @@ async def _key(look: Look, delivery: Delivery) -> Check:
             **facts,
         )
     return ok("dedupe", "first", f"{known}, and came once.", **facts)
+
+
+def _key_facts(delivery: Delivery, others: list[BriefDelivery]) -> dict[str, Any]:
+    return {
+        "dedupe_key": delivery.dedupe_key,
+        "dedupe_source": delivery.dedupe_source,
+        "attempt_count": delivery.attempt_count,
+        "others": [
+            {
+                "id": one.id,
+                "dedupe_key": one.dedupe_key,
+                "status": one.status,
+                "run_id": one.run_id,
+                "received_at": one.received_at,
+                "replayed_from": one.replayed_from,
+            }
+            for one in others
+        ],
+    }
 
 
 def _number(others: list[BriefDelivery]) -> str:
