@@ -39,6 +39,7 @@ INSERT INTO dispatch_queue (run_id, autopilot_id) SELECT {_I}, {_W} FROM generat
 INSERT INTO dispatch_queue (delivery_id, autopilot_id) SELECT {_I}, {_W} FROM generate_series(1, 100) i;
 INSERT INTO dispatch_deferred (kind, run_id, autopilot_id, available_at, enqueued_at)
 SELECT 'paced', {_ID.format("50000 + i")}, {_W}, now() + (i - 10) * interval '1 minute', now() FROM generate_series(1, {ROWS}) i;
+INSERT INTO runtime (id, workspace_id, name, concurrency) SELECT {_I}, {_W}, i::text, 100 FROM generate_series(1, 100) i;
 INSERT INTO agent (id, workspace_id, name, owner_id, runtime_id)
 SELECT {_I}, {_W}, i::text, {_W}, {_I} FROM generate_series(1, 100) i;
 INSERT INTO agent_task (id, workspace_id, agent_id, run_id, prompt, status, runtime_id, lease_token, lease_until, claimed_at, finished_at)
@@ -168,7 +169,7 @@ HOT: dict[str, tuple[str, str, tuple[object, ...], int]] = {
     "workspaces to relay": ("events", "lease_relays", (uid(1), 30.0, 16, UUID(int=0)), 100),
     "what waits": ("backlog", "measure", (100, 45.0), 6500),  # of 5000 workspaces each one's head
     "events for a reader": ("events", "read_after", (uid(1), ROWS // 2, 200), 1000),
-    "tasks for a runtime": ("runtime_protocol", "find_candidates", (uid(2), 21), 500),
+    "tasks for a runtime": ("runtime_protocol", "claim", (uid(1), uid(2), uid(3), 100, 30.0, 20), 1000),
     "what is at work for a rule": ("facts", "hold_started", ([uid(3)],), 10),
     "lost tasks": ("lease_sweeps", "list_lost_tasks", (None, None, 200), 1000),
     "how a rule fares": ("run_health", "assess", ([uid(3)], 10, 20, 90), 200),

@@ -8,13 +8,11 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-import msgspec
-
 from autopilot.domain.errors import NotFound
-from autopilot.domain.ids import RuntimeId, TaskId, WorkspaceId
+from autopilot.domain.ids import RuntimeId, WorkspaceId
 from autopilot.storage import runtime_protocol
 from autopilot.storage.database import Conn
-from autopilot.storage.runtime_protocol import ClaimedTask
+from autopilot.storage.runtime_protocol import Claim
 
 HEARTBEAT_S: Final = 15
 LEASE_S: Final = 30
@@ -31,13 +29,6 @@ class NoSuchRuntime(NotFound):
     """There is no such runtime here; register it again."""
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """What a claim got. `misfits` are tasks that belong to nothing here; the caller refuses each (`finish.refuse_task`)."""
-
-    tasks: list[ClaimedTask]
-    misfits: list[TaskId]
-
-
 async def claim_tasks(
     conn: Conn, workspace_id: WorkspaceId, runtime_id: UUID, claim_id: UUID, *, limit: int
 ) -> Claim:
@@ -49,22 +40,12 @@ async def claim_tasks(
     usable = await runtime_protocol.touch(conn, workspace_id, runtime_id)
     if usable is None:
         raise NoSuchRuntime
-    runtime = RuntimeId(runtime_id)
-    held = await runtime_protocol.find_claim(conn, runtime, claim_id)
-    if held:
-        return Claim(tasks=await runtime_protocol.load_claimed(conn, held), misfits=[])
-    wanted = min(limit, await runtime_protocol.find_free(conn, runtime)) if usable else 0
-    if wanted < 1:
-        return Claim(tasks=[], misfits=[])
-    candidates = await runtime_protocol.find_candidates(conn, runtime, limit=wanted + _SPARE)
-    issues = {c.issue_id for c in candidates if c.issue_id is not None and c.fits}
-    open_issues = await runtime_protocol.lock_issues(conn, issues) if issues else set()
-    ids = [c.id for c in candidates if c.fits and (c.issue_id is None or c.issue_id in open_issues)]
-    taken = await runtime_protocol.claim_tasks(conn, ids, runtime, claim_id, lease_s=LEASE_S, limit=wanted)
-    begun = {issue_id for issue_id in taken.values() if issue_id is not None}
-    if begun:
-        await runtime_protocol.begin_issues(conn, begun)
-    return Claim(
-        tasks=await runtime_protocol.load_claimed(conn, taken) if taken else [],
-        misfits=[c.id for c in candidates if not c.fits],
+    return await runtime_protocol.claim(
+        conn,
+        workspace_id,
+        RuntimeId(runtime_id),
+        claim_id,
+        limit=limit if usable else 0,
+        spare=_SPARE,
+        lease_s=LEASE_S,
     )

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
 from autopilot.domain.ids import (
@@ -28,14 +29,6 @@ from autopilot.storage.database import Conn
 SQL = queries.load("runtime_protocol")
 
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A queued task that a runtime might claim; one that does not fit must not be (S4.7)."""
-
-    id: TaskId
-    issue_id: IssueId | None
-    fits: bool
-
-
 class ClaimedTask(msgspec.Struct, frozen=True, kw_only=True):
     """A task as its runtime is told of it."""
 
@@ -55,6 +48,13 @@ class ClaimedTask(msgspec.Struct, frozen=True, kw_only=True):
     autopilot_id: AutopilotId | None
     source: Source | None
     planned_at: datetime | None
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """What a claim got. `misfits` are queued tasks that belong to nothing here (S4.7), for the caller to refuse."""
+
+    tasks: list[ClaimedTask]
+    misfits: list[TaskId]
 
 
 class Renewal(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,43 +137,24 @@ async def forget(conn: Conn, workspace_id: WorkspaceId, runtime_id: UUID) -> Non
     await conn.execute(SQL["forget"], workspace_id, runtime_id)
 
 
-async def find_free(conn: Conn, runtime_id: RuntimeId) -> int:
-    """How many more tasks a runtime may hold; less than one for none."""
-    return int(await conn.fetchval(SQL["find_free"], runtime_id))
+async def claim(
+    conn: Conn,
+    workspace_id: WorkspaceId,
+    runtime_id: RuntimeId,
+    claim_id: UUID,
+    *,
+    limit: int,
+    spare: int,
+    lease_s: float,
+) -> Claim:
+    """What the runtime holds under `claim_id` already, else up to `limit` of its agents' tasks; the caller has touched it.
 
-
-async def find_claim(conn: Conn, runtime_id: RuntimeId, claim_id: UUID) -> list[TaskId]:
-    """The tasks that this claim holds already."""
-    return [row["id"] for row in await conn.fetch(SQL["find_claim"], runtime_id, claim_id)]
-
-
-async def find_candidates(conn: Conn, runtime_id: RuntimeId, *, limit: int) -> list[Candidate]:
-    """The oldest queued tasks for a runtime, not locked."""
-    return [Candidate(**row) for row in await conn.fetch(SQL["find_candidates"], runtime_id, limit)]
-
-
-async def lock_issues(conn: Conn, ids: Collection[IssueId]) -> set[IssueId]:
-    """Those of the issues that are open and that nobody else works on, locked."""
-    return {row["id"] for row in await conn.fetch(SQL["lock_issues"], sorted(ids))}
-
-
-async def claim_tasks(
-    conn: Conn, ids: Collection[TaskId], runtime_id: RuntimeId, claim_id: UUID, *, lease_s: float, limit: int
-) -> dict[TaskId, IssueId | None]:
-    """Take up to `limit` of these tasks, oldest first; the issues of those taken, which the caller has locked."""
-    rows = await conn.fetch(SQL["claim_tasks"], sorted(ids), runtime_id, claim_id, lease_s, limit)
-    return {row["id"]: row["issue_id"] for row in rows}
-
-
-async def begin_issues(conn: Conn, ids: Collection[IssueId]) -> None:
-    """Move locked issues that wait to in_progress."""
-    await conn.execute(SQL["begin_issues"], sorted(ids))
-
-
-async def load_claimed(conn: Conn, ids: Collection[TaskId]) -> list[ClaimedTask]:
-    """Held tasks with all that their runtime needs to know."""
-    rows = await conn.fetch(SQL["load_claimed"], list(ids))
-    return [msgspec.convert(dict(row), ClaimedTask) for row in rows]
+    Locks issues, then tasks, and waits for neither; `spare` candidates more are read than may be taken.
+    """
+    rows = await conn.fetch(SQL["claim"], workspace_id, runtime_id, claim_id, limit, lease_s, spare)
+    return Claim(
+        tasks=[_claimed_of(row) for row in rows if row["id"] is not None], misfits=list(rows[0]["misfits"])
+    )
 
 
 async def start_task(
@@ -202,6 +183,12 @@ async def renew_tasks(
         )
         for row in rows
     }
+
+
+def _claimed_of(row: asyncpg.Record) -> ClaimedTask:
+    fields = dict(row)
+    del fields["misfits"]
+    return msgspec.convert(fields, ClaimedTask)
 
 
 async def find_waiting(conn: Conn, ids: Collection[RuntimeId]) -> set[RuntimeId]:

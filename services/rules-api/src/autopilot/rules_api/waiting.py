@@ -54,13 +54,17 @@ class Waiter:
 
 
 class Waiters(Generic[K]):
-    """Everybody who waits for one kind of thing: `look` says, each `every_s`, for which of the keys there is news."""
+    """Everybody who waits for one kind of thing: `look` says, each `every_s`, for which of the keys there is news.
+
+    The first look for a room that was empty is a pace later: who has just come has looked for himself.
+    """
 
     def __init__(self, name: str, look: Look[K], *, every_s: float) -> None:
         self._look = look
         self._every_s = every_s
         self._waiting: dict[K, set[Waiter]] = {}
         self._draining = False
+        self._due = 0.0
         self.loop = Loop(f"wait {name}", self._step, poll_s=_IDLE_POLL_S)
 
     @contextmanager
@@ -68,10 +72,11 @@ class Waiters(Generic[K]):
         """Wait for the key while the block runs. Look after entering it: what happened before brings no news."""
         waiter = Waiter()
         waiter.drained = self._draining
-        if not self._waiting:
-            self.loop.wake()
         if self.loop.failing:
             self.loop.retry_now()  # whoever comes has just been authenticated by the database
+        elif not self._waiting:
+            self._due = asyncio.get_running_loop().time() + self._every_s
+            self.loop.wake()
         self._waiting.setdefault(key, set()).add(waiter)
         try:
             yield waiter
@@ -96,8 +101,12 @@ class Waiters(Generic[K]):
     async def _step(self) -> StepResult:
         if not self._waiting:
             return None
+        now = asyncio.get_running_loop().time
+        if (early := self._due - now()) > 0:
+            return early
         for key in await self._look(list(self._waiting)):
             self.tell(key)
+        self._due = now() + self._every_s
         return self._every_s
 
 

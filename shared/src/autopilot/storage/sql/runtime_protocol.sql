@@ -28,75 +28,84 @@ RETURNING runtime_id, usable;
 DELETE FROM runtime_heartbeat h USING runtime r WHERE r.workspace_id = $1 AND r.id = $2 AND h.runtime_id = r.id
 RETURNING h.runtime_id;
 
--- name: find_free
--- How many more tasks a runtime may hold; a lease that ran out holds no slot.
-SELECT least(r.concurrency, r.concurrency_limit)
-       - (SELECT count(*) FROM agent_task t
-           WHERE t.runtime_id = r.id AND t.status IN ('claimed', 'running') AND t.lease_until > clock_timestamp())
-  FROM runtime r
- WHERE r.id = $1;
-
--- name: find_claim
--- What an earlier request with this claim id has claimed and nobody has ended or taken since.
-SELECT id FROM agent_task WHERE runtime_id = $1 AND claim_id = $2 AND status IN ('claimed', 'running') ORDER BY id;
-
--- name: find_candidates
--- The oldest queued tasks of the agents bound to a runtime, read without locks. A task of a bare run fits if it is still its run's, here.
-SELECT c.id, c.issue_id, c.fits
-  FROM agent a
- CROSS JOIN LATERAL (
-    SELECT t.id, t.issue_id,
-           t.workspace_id = a.workspace_id
-           AND (t.issue_id IS NOT NULL
-                OR EXISTS (SELECT 1 FROM autopilot_run r
-                            WHERE r.id = t.run_id AND r.workspace_id = t.workspace_id AND r.task_id = t.id
-                              AND r.execution_mode = 'run_only')) AS fits
+-- name: claim
+-- A runtime's tasks under claim $3: those that it holds already, else up to $4 of the oldest queued ones of the agents bound to it, as far as
+-- it has hands for them, each under a lease of its own for $5 seconds; and with them, or alone, the tasks met on the way that fit nothing
+-- here: one of a bare run fits if it is still its run's, here. A lease that ran out holds no slot.
+-- $6 candidates more than wanted are read, without locks: some may belong to an issue that somebody else works on at this moment, which is
+-- passed over (HAZARDS 4). Locks go down the order, issues (a closed one has no live task), then tasks. Whoever claims an issue's task works
+-- on it now (S11.6). The caller holds the runtime's heartbeat, or two claims at once would take more than there are hands.
+WITH mine AS MATERIALIZED (
+    SELECT t.id, t.claim_id = $3 AS again, t.lease_until > clock_timestamp() AS alive
       FROM agent_task t
-     WHERE t.agent_id = a.id AND t.status = 'queued' AND t.available_at <= clock_timestamp()
-       AND (t.expires_at IS NULL OR t.expires_at > clock_timestamp())
+     WHERE t.runtime_id = $2 AND t.status IN ('claimed', 'running')
+), wanted AS MATERIALIZED (
+    SELECT greatest(0, least($4, (SELECT least(r.concurrency, r.concurrency_limit) FROM runtime r WHERE r.id = $2)
+                                 - (SELECT count(*) FROM mine m WHERE m.alive)))
+           * (NOT EXISTS (SELECT 1 FROM mine m WHERE m.again))::int AS tasks
+), candidates AS MATERIALIZED (
+    SELECT c.id, c.issue_id, c.fits
+      FROM agent a
+     CROSS JOIN LATERAL (
+        SELECT t.id, t.issue_id,
+               t.workspace_id = a.workspace_id
+               AND (t.issue_id IS NOT NULL
+                    OR (SELECT r.workspace_id = t.workspace_id AND r.task_id = t.id AND r.execution_mode = 'run_only'
+                          FROM autopilot_run r WHERE r.id = t.run_id) IS TRUE) AS fits
+          FROM agent_task t
+         WHERE t.agent_id = a.id AND t.status = 'queued' AND t.available_at <= clock_timestamp()
+           AND (t.expires_at IS NULL OR t.expires_at > clock_timestamp())
+         ORDER BY t.id
+         LIMIT (SELECT CASE WHEN w.tasks > 0 THEN w.tasks + $6 ELSE 0 END FROM wanted w)) c
+     WHERE a.workspace_id = $1 AND a.runtime_id = $2
+     ORDER BY c.id
+     LIMIT (SELECT w.tasks + $6 FROM wanted w)
+), open AS MATERIALIZED (
+    SELECT i.id
+      FROM issue i
+     WHERE i.id = ANY (ARRAY(SELECT c.issue_id FROM candidates c WHERE c.issue_id IS NOT NULL AND c.fits))
+       AND i.status NOT IN ('done', 'cancelled')
+     ORDER BY i.id
+       FOR NO KEY UPDATE SKIP LOCKED
+), free AS MATERIALIZED (
+    SELECT t.id
+      FROM agent_task t
+      JOIN agent a ON a.id = t.agent_id AND a.runtime_id = $2
+     WHERE t.id = ANY (ARRAY(SELECT c.id FROM candidates c WHERE c.fits AND (c.issue_id IS NULL OR c.issue_id IN (SELECT o.id FROM open o))))
+       AND t.status = 'queued'
      ORDER BY t.id
-     LIMIT $2) c
- WHERE a.runtime_id = $1
- ORDER BY c.id
- LIMIT $2;
-
--- name: lock_issues
--- Level 6, before the tasks; an issue that somebody else works on is passed over (HAZARDS 4), and a closed one has no live task.
-SELECT id FROM issue WHERE id = ANY($1::uuid[]) AND status NOT IN ('done', 'cancelled')
- ORDER BY id
-   FOR NO KEY UPDATE SKIP LOCKED;
-
--- name: claim_tasks
--- Queued tasks become this runtime's, each under a lease of its own.
-WITH free AS MATERIALIZED (
-    SELECT t.id FROM agent_task t JOIN agent a ON a.id = t.agent_id AND a.runtime_id = $2
-     WHERE t.id = ANY($1::uuid[]) AND t.status = 'queued'
-     ORDER BY t.id
-     LIMIT $5
+     LIMIT (SELECT w.tasks FROM wanted w)
        FOR NO KEY UPDATE OF t SKIP LOCKED
+), taken AS (
+    UPDATE agent_task t
+       SET status = 'claimed', runtime_id = $2, claim_id = $3, lease_token = gen_random_uuid(), claims = t.claims + 1,
+           claimed_at = clock_timestamp(), lease_until = clock_timestamp() + $5 * interval '1 second', progress = NULL
+      FROM free
+     WHERE t.id = free.id
+ RETURNING t.id, t.lease_token, t.lease_until, t.prompt, t.attempt, t.max_attempts, t.timeout_s, t.workspace_id, t.agent_id, t.issue_id,
+           t.run_id, t.autopilot_id
+), begun AS (
+    UPDATE issue i SET status = 'in_progress', rev = i.rev + 1, updated_at = clock_timestamp()
+      FROM taken k
+     WHERE i.id = k.issue_id AND i.status IN ('backlog', 'todo')
+), told AS (
+    SELECT k.id, k.lease_token, k.lease_until, k.prompt, k.attempt, k.max_attempts, k.timeout_s, k.workspace_id, k.agent_id, k.issue_id,
+           k.run_id, k.autopilot_id
+      FROM taken k
+     UNION ALL
+    SELECT t.id, t.lease_token, t.lease_until, t.prompt, t.attempt, t.max_attempts, t.timeout_s, t.workspace_id, t.agent_id, t.issue_id,
+           t.run_id, t.autopilot_id
+      FROM agent_task t
+     WHERE t.id = ANY (ARRAY(SELECT m.id FROM mine m WHERE m.again))
 )
-UPDATE agent_task t
-   SET status = 'claimed', runtime_id = $2, claim_id = $3, lease_token = gen_random_uuid(), claims = t.claims + 1,
-       claimed_at = clock_timestamp(), lease_until = clock_timestamp() + $4 * interval '1 second', progress = NULL
-  FROM free
- WHERE t.id = free.id
-RETURNING t.id, t.issue_id;
-
--- name: begin_issues
--- Whoever claims an issue's task works on it now (S11.6); the caller has locked them.
-UPDATE issue SET status = 'in_progress', rev = rev + 1, updated_at = clock_timestamp()
- WHERE id = ANY($1::uuid[]) AND status IN ('backlog', 'todo');
-
--- name: load_claimed
--- Claimed tasks as their runtime is told of them.
-SELECT t.id, t.lease_token, t.lease_until, t.prompt, t.attempt, t.max_attempts, t.timeout_s, t.workspace_id, t.agent_id,
+SELECT x.misfits, t.id, t.lease_token, t.lease_until, t.prompt, t.attempt, t.max_attempts, t.timeout_s, t.workspace_id, t.agent_id,
        g.name AS agent_name, t.issue_id, w.issue_prefix || '-' || i.number AS issue_key, t.run_id, t.autopilot_id, r.source, r.planned_at
-  FROM agent_task t
-  JOIN agent g ON g.id = t.agent_id
-  JOIN workspace w ON w.id = t.workspace_id
+  FROM (SELECT ARRAY(SELECT c.id FROM candidates c WHERE NOT c.fits ORDER BY c.id) AS misfits) x
+  LEFT JOIN told t ON true
+  LEFT JOIN agent g ON g.id = t.agent_id
+  LEFT JOIN workspace w ON w.id = t.workspace_id
   LEFT JOIN issue i ON i.id = t.issue_id
   LEFT JOIN autopilot_run r ON r.id = t.run_id
- WHERE t.id = ANY($1::uuid[])
  ORDER BY t.id;
 
 -- name: start_task

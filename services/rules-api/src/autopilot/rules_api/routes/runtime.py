@@ -20,7 +20,6 @@ from autopilot.engine.claims import (
     POLL_S,
     RENEW_S,
     TIMEOUT_GRACE_S,
-    Claim,
     NoSuchRuntime,
     claim_tasks,
 )
@@ -54,7 +53,7 @@ from autopilot.rules_api.wire.runtime import (
 )
 from autopilot.storage import runtime_protocol, task_output, tasks
 from autopilot.storage.database import Conn
-from autopilot.storage.runtime_protocol import RegisteredRuntime, Renewal, Renewed
+from autopilot.storage.runtime_protocol import Claim, RegisteredRuntime, Renewal, Renewed
 
 
 async def register(call: Call, body: Register) -> Registered:
