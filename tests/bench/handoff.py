@@ -1,7 +1,8 @@
 """POST to a runtime that waits, beside PgQueuer's enqueue to handler: `python -m tests.bench.handoff`.
 
 Webhooks come at 200 a second, without waiting for one another; the four services run as processes, with NATS and with polling alone, and a
-runtime polls for whatever there is; it keeps what it gets. PgQueuer's worker is a process too, and is told by NOTIFY. The clock is the machine's monotonic one.
+runtime polls for whatever there is; it keeps what it gets. PgQueuer's worker is a process too, and is told by NOTIFY. Each has a database of its
+own on a server with the same settings, and nothing else looks at it meanwhile. The clock is the machine's monotonic one.
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ class Runtime:
 
 async def _ours(*, nats: bool) -> list[float]:
     """Milliseconds from the start of a POST to the answer that hands its task over, the first ones left out."""
-    async with running_system(nats=nats) as system:
+    async with (
+        bench_database() as url,
+        running_system(nats=nats, database_url=url, watched=False) as system,
+    ):
         made = await system.ok(
             "POST",
             "/api/runtime/register",

@@ -248,8 +248,9 @@ async def running_system(
     replicas: Mapping[str, int] | None = None,
     env: Mapping[str, str] | None = None,
     database_url: str | None = None,
+    watched: bool = True,
 ) -> AsyncIterator[System]:
-    """A whole stack on free ports; at the end, and every second until then, every invariant holds.
+    """A whole stack on free ports; at the end, and every second until then unless `watched` is false, every invariant holds.
 
     It runs a Postgres of its own unless it is given a database. What still runs at the end stops in order.
     """
@@ -274,12 +275,13 @@ async def running_system(
                 Database(stack.database_url, name="system-test", max_size=4) as database,
             ):
                 system = System(stack, session, json.loads(made), database)
-                watcher = asyncio.create_task(system.watch())
+                watchers = [asyncio.create_task(system.watch())] if watched else []
                 try:
                     yield system
                 finally:
-                    watcher.cancel()
-                    await asyncio.gather(watcher, return_exceptions=True)
+                    for watcher in watchers:
+                        watcher.cancel()
+                    await asyncio.gather(*watchers, return_exceptions=True)
                 await system.check()
                 assert system.checks, "the invariants were never looked at"
                 assert not system.findings, "\n".join(str(finding) for finding in system.findings[:10])
