@@ -147,7 +147,7 @@ async def test_an_idle_sequencer_asks_one_question(
     assert taken == []
     async with database.transaction() as conn:
         await tell(conn, WorkspaceId(uuid7()))
-    assert await sequencer.step() is True
+    assert await sequencer.step() is False
     assert len(taken) == 1
 
 
@@ -230,7 +230,7 @@ async def test_a_run_tells_started_and_done_in_order(database: Database) -> None
     )
     kinds = [("running", "none"), ("failed", "task_cancelled")]
     before = [counted(*kind) for kind in kinds]
-    assert await Sequencer(database, batch=10, tell=lambda: None).step()
+    assert not await Sequencer(database, batch=10, tell=lambda: None).step(), "there is no more"
     assert [counted(*kind) - was for kind, was in zip(kinds, before, strict=True)] == [1, 1]
     async with database.connection() as conn:
         started, done = await events.read_after(conn, setting.workspace_id, 0, 10)

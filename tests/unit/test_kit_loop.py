@@ -11,7 +11,7 @@ import pytest
 from autopilot.domain.errors import InfrastructureError
 from autopilot.kit.backoff import Backoff
 from autopilot.kit.clock import FakeClock
-from autopilot.kit.loop import Loop, StepResult
+from autopilot.kit.loop import PATIENCE_S, Loop, StepResult, wake_one
 
 
 class Down(InfrastructureError):
@@ -268,3 +268,72 @@ def test_backoff_never_leaves_its_bounds() -> None:
     for _ in range(2000):
         backoff.note_failure()
         assert 0.5 <= backoff.next_delay_s() <= 30
+
+
+async def test_a_rest_gathers_wake_ups_into_one_step_and_keeps_none_from_stopping() -> None:
+    clock = FakeClock()
+    steps = Steps(clock)
+    async with running(Loop("l", steps, poll_s=60, rest_s=0.5, clock=clock)) as loop:
+        await settle()
+        for _ in range(4):
+            loop.wake()
+            await clock.advance(0.1)
+        assert steps.at == [0]
+        await clock.advance(0.2)
+        assert len(steps.at) == 2
+        assert steps.at[1] == pytest.approx(0.5)
+        assert await loop.stop(1)
+    assert len(steps.at) == 2
+
+
+async def test_more_to_do_is_done_without_a_rest() -> None:
+    clock = FakeClock()
+    steps = Steps(clock, True, True)
+    async with running(Loop("l", steps, poll_s=60, rest_s=0.5, clock=clock)):
+        await settle()
+        assert steps.at == [0, 0, 0]
+
+
+async def test_of_loops_that_share_work_the_first_takes_the_news_unless_it_is_long_at_work() -> None:
+    clock = FakeClock()
+    gate = asyncio.Event()
+    began: list[str] = []
+
+    def sharing(name: str) -> Loop:
+        async def step() -> None:
+            began.append(name)
+            if len(began) > 2:
+                await gate.wait()
+
+        return Loop(name, step, poll_s=60, clock=clock)
+
+    async with running(sharing("a")) as a, running(sharing("b")) as b:
+        await settle()
+
+        async def woken() -> list[str]:
+            wake_one([a, b])
+            await settle()
+            return began[2:]
+
+        assert await woken() == ["a"]
+        assert await woken() == ["a"], "it has just begun and looks again when it is done"
+        await clock.advance(PATIENCE_S)
+        assert await woken() == ["a", "b"]
+        await clock.advance(PATIENCE_S)
+        assert await woken() == ["a", "b"], "both are at it: whichever is done first looks again"
+        gate.set()
+        await settle()
+        assert began[4:] == ["a", "b"]
+
+
+async def test_a_loop_that_fails_is_passed_over() -> None:
+    clock = FakeClock()
+    failing, well = Steps(clock, Down()), Steps(clock)
+    async with (
+        running(Loop("a", failing, poll_s=60, clock=clock)) as a,
+        running(Loop("b", well, poll_s=60, clock=clock)) as b,
+    ):
+        await settle()
+        wake_one([a, b])
+        await settle()
+        assert (len(failing.at), len(well.at)) == (1, 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from autopilot.domain.errors import AutopilotError
 from autopilot.kit import log, metrics, tasks
@@ -18,6 +18,7 @@ _logger = log.get_logger()
 _failures = metrics.counter("loop_failures_total", "Steps that failed, by loop and kind", ["loop", "kind"])
 _seconds = metrics.histogram("loop_step_seconds", "How long a step took", ["loop"])
 
+PATIENCE_S = 0.02
 _POLL_JITTER = 0.1
 
 
@@ -26,6 +27,7 @@ class Loop:
 
     A wake-up that comes while a step runs is kept for the next one. After a failure wake-ups are kept too, but
     the loop waits out its backoff (0.5 to 30 s), unless `retry_now()` says that what was broken is back.
+    `rest_s` gathers: after a step that left nothing to do, wake-ups of so many seconds are answered by one step.
     """
 
     def __init__(
@@ -34,12 +36,14 @@ class Loop:
         step: Callable[[], Awaitable[StepResult]],
         *,
         poll_s: float = 1.0,
+        rest_s: float = 0.0,
         clock: Clock | None = None,
         stalled_after_s: float = 60.0,
     ) -> None:
         self.name = name
         self._step = step
         self._poll_s = poll_s
+        self._rest_s = rest_s
         self._clock = clock or SystemClock()
         self._stalled_after_s = stalled_after_s
         self._news = asyncio.Event()
@@ -48,6 +52,7 @@ class Loop:
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._step_began: float | None = None
+        self._waits = False
         self._observe = _seconds.labels(name).observe
         for kind in ("infrastructure", "error"):  # the first failure must be seen as a rise
             _failures.labels(name, kind)
@@ -56,6 +61,13 @@ class Loop:
     def failing(self) -> bool:
         """Whether the last step failed."""
         return self._backoff.failures > 0
+
+    def takes_news(self, within_s: float) -> bool:
+        """Whether a wake-up is answered soon: it waits, or its step has not been running for so long."""
+        if self._waits:
+            return True
+        began = self._step_began
+        return not self.failing and began is not None and self._clock.monotonic() - began < within_s
 
     @property
     def stalled(self) -> bool:
@@ -100,7 +112,11 @@ class Loop:
                 self._recovery.clear()
                 await self._wait_for(self._recovery, self._backoff.next_delay_s())
             elif result is not True:
+                if self._rest_s:
+                    await self._wait_for(self._stop, self._rest_s)
+                self._waits = True
                 await self._wait_for(self._news, self._pause_after(result))
+                self._waits = False
             else:
                 await asyncio.sleep(0)  # a loop that is always busy must not starve the others
 
@@ -149,3 +165,17 @@ class Loop:
         finally:
             for wait in waits:
                 wait.cancel()
+
+
+def wake_one(loops: Sequence[Loop]) -> None:
+    """Wake the first of the loops that share some work and is not in the middle of a long step.
+
+    One that has just begun a step is left to take the news with the next: what comes meanwhile is done together, and
+    costs the database less. A step that finds more than it can take wakes others itself.
+    """
+    for loop in loops:
+        if loop.takes_news(within_s=PATIENCE_S):
+            loop.wake()
+            return
+    for loop in loops:
+        loop.wake()

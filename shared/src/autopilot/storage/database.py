@@ -224,6 +224,17 @@ class Database:
                     raise
         raise AssertionError("unreachable: the last try returns or raises")
 
+    async def attempt(self, use_case: Callable[[Conn], Awaitable[T]], *, tries: int = 3) -> T:
+        """Run a use case whose statements are each a transaction of their own, again from the start as `transact` does."""
+        for left in reversed(range(tries)):
+            try:
+                async with self.connection() as conn:
+                    return await use_case(conn)
+            except Contention:
+                if not left:
+                    raise
+        raise AssertionError("unreachable: the last try returns or raises")
+
     async def ping(self) -> None:
         """Prove that the database answers; raises DatabaseUnavailable."""
         async with self.connection() as conn:

@@ -131,9 +131,9 @@ async def lease_relays(
 
 
 async def advance_relay(
-    conn: Conn, workspace_id: WorkspaceId, token: LeaseToken, seq: int, *, lease_s: float
+    conn: Conn, workspace_id: WorkspaceId, token: LeaseToken, seq: int, *, lease_s: float | None
 ) -> bool:
-    """Note that everything up to `seq` is in the stream, and keep the lease; False: it is lost."""
+    """Note that everything up to `seq` is in the stream, and keep the lease, or let it go with None; False: it is lost."""
     return await conn.fetchval(SQL["advance_relay"], workspace_id, token, seq, lease_s) is not None
 
 

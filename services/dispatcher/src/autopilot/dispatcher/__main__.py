@@ -16,7 +16,7 @@ from autopilot.dispatcher.relay import Relay, Sequencer
 from autopilot.dispatcher.upkeep import Upkeep
 from autopilot.dispatcher.worker import Worker
 from autopilot.kit.lifecycle import Service, run_service
-from autopilot.kit.loop import Loop
+from autopilot.kit.loop import Loop, wake_one
 from autopilot.storage.database import Database
 from autopilot.storage.schema_version import require_ready
 
@@ -24,6 +24,8 @@ SWEEP_EVERY_S = 15.0
 MEASURE_EVERY_S = 5.0
 # Other services end runs without a word to this one, so the outbox is looked at more often than the queue.
 SEQUENCE_EVERY_S = 0.25
+# Events of runs that start or end one by one are numbered and published together.
+GATHER_S = 0.04
 # A stuck neighbour costs a batch half a second before it is split; all timeouts together stay below the lease.
 # Its few statements are large, and their plans fit batches of any size: planning each anew for the first calls of every
 # connection would be what a run waits for.
@@ -62,20 +64,23 @@ async def build(service: Service, config: DispatcherConfig) -> None:
     bus.on_connect(relaying.retry_now)
     bus.on_connect(relaying.wake)
     sequencer = Sequencer(database, batch=config.event_batch_size, tell=relaying.wake)
-    sequencing = service.loop(Loop("sequencer", sequencer.step, poll_s=min(poll_s, SEQUENCE_EVERY_S)))
+    sequencing = service.loop(
+        Loop("sequencer", sequencer.step, poll_s=min(poll_s, SEQUENCE_EVERY_S), rest_s=GATHER_S)
+    )
 
     await service.resource(flushing(sequencer, relay))  # entered first of what works, so left last
 
     flood = Flood(database, config)
     flood.wake = service.loop(Loop("pacing", flood.step, poll_s=poll_s)).wake
     dispatching: list[Loop] = []
-    for number in range(config.dispatch_concurrency):
-        worker = await service.resource(Worker(database, bus, config, tell=sequencing.wake, flood=flood))
-        dispatching.append(service.loop(Loop(f"dispatch-{number}", worker.step, poll_s=poll_s)))
 
     def wake() -> None:
-        for loop in dispatching:
-            loop.wake()
+        wake_one(dispatching)
+
+    for number in range(config.dispatch_concurrency):
+        worker = await service.resource(Worker(database, bus, config, tell=sequencing.wake, flood=flood))
+        worker.more = wake
+        dispatching.append(service.loop(Loop(f"dispatch-{number}", worker.step, poll_s=poll_s)))
 
     # Without a wake-up: deliveries are kept undecided only where something is broken, and a poll is soon enough.
     admissions = await service.resource(Admissions(database, config, wake=wake))

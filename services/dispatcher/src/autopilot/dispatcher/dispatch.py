@@ -16,7 +16,6 @@ from autopilot.storage import dispatch as storage
 from autopilot.storage import queue, run_transitions
 from autopilot.storage.database import Conn, Database
 from autopilot.storage.dispatch import Ruling
-from autopilot.storage.errors import Contention
 from autopilot.storage.queue import Claimed, Retry
 from autopilot.storage.run_transitions import RunEnd
 
@@ -41,15 +40,12 @@ async def dispatch_job(database: Database, token: LeaseToken, job: Job) -> Done:
         return Done()
     if job.projects or job.ending:
         return await database.transact(lambda conn: _locked(conn, token, job), tries=TRIES)
-    for left in reversed(range(TRIES)):
+
+    async def write(conn: Conn) -> Done:
         await points.hit("dispatcher.before_commit")
-        try:
-            async with database.connection() as conn:
-                return await _write(conn, token, job, job.rulings)
-        except Contention:
-            if not left:
-                raise
-    raise AssertionError("unreachable: the last try returns or raises")
+        return await _write(conn, token, job, job.rulings)
+
+    return await database.attempt(write, tries=TRIES)
 
 
 async def settle_failures(

@@ -21,6 +21,7 @@ from autopilot.domain.states import ReasonCode, RunStatus, Source
 from autopilot.kit import log, metrics, points
 from autopilot.kit.clock import Clock, SystemClock
 from autopilot.kit.ids import random_token
+from autopilot.kit.loop import StepResult
 from autopilot.storage import events
 from autopilot.storage.database import Conn, Database
 from autopilot.storage.events import Horizon, RelayLease
@@ -42,6 +43,7 @@ _relayed = metrics.counter(
 
 LEASE_S = 30.0
 LOW_WATER_EVERY_S = 1.0
+LOOK_AGAIN_S = 0.02
 WINDOW = 256
 WORKSPACES = 8
 _FIRST = UUID(int=0)
@@ -96,7 +98,7 @@ class Sequencer:
             _transitions.labels(source, status, reason or "none").inc(count)
         if told:
             self._tell()
-        return bool(told)
+        return sum(told.values()) >= self._batch
 
 
 class LowWater:
@@ -146,10 +148,11 @@ class Relay:
         self._clock = clock or SystemClock()
         self._passed = _FIRST
 
-    async def step(self) -> bool:
-        """Relay a batch for each of some workspaces; whether there may be more. Nothing happens without NATS.
+    async def step(self) -> StepResult:
+        """Relay a batch for each of some workspaces; True, or a moment to look again, if there may be more.
 
-        The workspaces come by turns, so that those that always have events do not hold up the others.
+        Nothing happens without NATS. The workspaces come by turns, so that those that always have events do not hold
+        up the others.
         """
         if not self._connected():
             return False
@@ -159,7 +162,7 @@ class Relay:
             leases = await events.lease_relays(
                 conn, token, after=self._passed, lease_s=LEASE_S, limit=WORKSPACES
             )
-        more = bool(leases) or self._passed != _FIRST
+        turned = self._passed != _FIRST
         self._passed = leases[-1].workspace_id if len(leases) == WORKSPACES else _FIRST
         outcomes = await asyncio.gather(
             *(self._relay(lease, token) for lease in leases), return_exceptions=True
@@ -167,32 +170,44 @@ class Relay:
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
-        return more
+        if turned or len(leases) == WORKSPACES or self._batch in outcomes:
+            return True
+        return LOOK_AGAIN_S if leases else False
 
-    async def _relay(self, lease: RelayLease, token: LeaseToken) -> None:
+    async def _relay(self, lease: RelayLease, token: LeaseToken) -> int:
+        """Publish a batch of what comes behind the lease's place: how many there were."""
+        released = False
         try:
             async with self._database.connection() as conn:
                 waiting = await events.read_after(conn, lease.workspace_id, lease.relayed_seq, self._batch)
             held_until = self._clock.monotonic() + LEASE_S / 2
             for start in range(0, len(waiting), WINDOW):
                 if self._clock.monotonic() > held_until:
-                    return
+                    break
                 window = waiting[start : start + WINDOW]
                 confirmed, error = await self._publish(window)
                 await points.hit("dispatcher.after_publish")
-                if confirmed and not await self._advance(lease, token, window[confirmed - 1].seq):
-                    return
+                last = start + confirmed == len(waiting)
+                if confirmed and not await self._advance(
+                    lease, token, window[confirmed - 1].seq, release=last
+                ):
+                    break
+                released = last
                 if error is not None:
                     raise error
                 held_until = self._clock.monotonic() + LEASE_S / 2
+            return len(waiting)
         finally:
-            with suppress(InfrastructureError):  # then the lease runs out by itself
-                async with self._database.connection() as conn:
-                    await events.release_relay(conn, lease.workspace_id, token)
+            if not released:
+                with suppress(InfrastructureError):  # then the lease runs out by itself
+                    async with self._database.connection() as conn:
+                        await events.release_relay(conn, lease.workspace_id, token)
 
-    async def _advance(self, lease: RelayLease, token: LeaseToken, seq: int) -> bool:
+    async def _advance(self, lease: RelayLease, token: LeaseToken, seq: int, *, release: bool) -> bool:
         async with self._database.connection() as conn:
-            held = await events.advance_relay(conn, lease.workspace_id, token, seq, lease_s=LEASE_S)
+            held = await events.advance_relay(
+                conn, lease.workspace_id, token, seq, lease_s=None if release else LEASE_S
+            )
         if not held:
             _logger.warning("relay_lease_lost", workspace_id=str(lease.workspace_id))
         return held

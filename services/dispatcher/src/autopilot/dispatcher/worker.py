@@ -21,6 +21,7 @@ from autopilot.kit import log, metrics, points
 from autopilot.kit.clock import Clock, SystemClock
 from autopilot.kit.faults import describe_error, place_of
 from autopilot.kit.ids import random_token
+from autopilot.kit.loop import StepResult
 from autopilot.storage import pending, queue
 from autopilot.storage.database import Database
 from autopilot.storage.errors import Contention
@@ -42,6 +43,7 @@ _again = metrics.counter(
 _splits = metrics.counter("dispatch_splits_total", "Batches that failed and were halved")
 _sizes = metrics.histogram("dispatch_batch_runs", "Runs in a batch", buckets=metrics.COUNTS)
 
+LOOK_AGAIN_S = 0.02
 _CURSOR_FOR_S = 1.0
 # The wait for a connection and the statement may take this long by themselves: with a shorter lease nothing would ever be done.
 _SLOW_CLAIM_S = 15.0
@@ -66,7 +68,7 @@ class BatchSize:
 class Worker:
     """One loop's state: the cursor, and the batch in hand.
 
-    `tell` is called after each commit that changed a run. What is left in hand, by trouble of the database or by
+    `tell` is called after each commit that changed a run, `more` after a claim that left some to others. What is left in hand, by trouble of the database or by
     leaving the context, is given back; where that fails, the lease runs out.
     """
 
@@ -86,6 +88,7 @@ class Worker:
         self._tell = tell
         self._flood = flood or Flood(database, config)
         self._clock = clock or SystemClock()
+        self.more: Callable[[], None] = lambda: None
         self._token = LeaseToken(random_token())
         self._batches: deque[Batch] = deque()
         self._size = BatchSize(config.dispatch_batch_size)
@@ -101,13 +104,19 @@ class Worker:
         with suppress(InfrastructureError):  # then the lease runs out by itself
             await self._give_back()
 
-    async def step(self) -> bool:
-        """Dispatch one batch; whether there was one. Trouble of the database leaves the rest of it to the next step."""
+    async def step(self) -> StepResult:
+        """Dispatch one batch; trouble of the database leaves the rest of it to the next step.
+
+        True after a full one; after a smaller one a moment to look again, for runs that nobody tells of.
+        """
         await self._give_back()
         began = self._clock.monotonic()
         claim = await self._claim()
         if not claim.entries:
             return False
+        full = len(claim.entries) + claim.deferred >= self._size.now
+        if full:
+            self.more()
         self._batches.append(Batch.of(claim))
         await points.hit("dispatcher.after_claim")
         while self._batches:
@@ -118,7 +127,7 @@ class Worker:
             self._batches.popleft()
             self._batches.extendleft(reversed(parts))
         self._size.note(len(claim.entries), self._clock.monotonic() - began)
-        return True
+        return True if full else LOOK_AGAIN_S
 
     async def _give_back(self) -> None:
         """Free what an earlier step left in hand: who claims it next, this loop too, judges it by facts of that time."""

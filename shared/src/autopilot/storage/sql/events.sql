@@ -104,9 +104,10 @@ UPDATE event_head h
 RETURNING h.workspace_id, h.relayed_seq;
 
 -- name: advance_relay
--- What the stream has confirmed; extends the lease, and changes nothing for a lease that somebody else took over.
+-- What the stream has confirmed; extends the lease, or ends it where $4 is null, and changes nothing for one that somebody else took over.
 UPDATE event_head
-   SET relayed_seq = greatest(relayed_seq, $3), relay_until = clock_timestamp() + $4 * interval '1 second'
+   SET relayed_seq = greatest(relayed_seq, $3), relay_token = CASE WHEN $4::float8 IS NOT NULL THEN relay_token END,
+       relay_until = clock_timestamp() + $4 * interval '1 second'
  WHERE workspace_id = $1 AND relay_token = $2
 RETURNING relayed_seq;
 
