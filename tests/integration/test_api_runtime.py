@@ -9,15 +9,16 @@ from uuid import UUID
 import pytest
 from tests.support import rules
 from tests.support.api import Api, running_api
-from tests.support.dispatching import assert_coherent, execute
+from tests.support.dispatching import assert_coherent, execute, fetch
 from tests.support.work import Machine, Shop, make_machine, make_shop
 
-from autopilot.domain.ids import IssueId, RuntimeId
+from autopilot.domain.ids import IssueId, LeaseToken, RuntimeId
 from autopilot.domain.permissions import TokenKind
 from autopilot.domain.states import ExecutionMode, FailureKind
 from autopilot.engine import finish
-from autopilot.kit.ids import uuid7
+from autopilot.kit.ids import random_token, uuid7
 from autopilot.storage import runtime_protocol
+from autopilot.storage.database import Conn
 
 ISSUE, BARE = ExecutionMode.CREATE_ISSUE, ExecutionMode.RUN_ONLY
 
@@ -162,6 +163,44 @@ async def test_one_task_goes_to_one_of_two_claims(api: Api) -> None:
     claimed = [task["id"] for tasks in claims for task in tasks]
     assert sorted(claimed) == sorted(str(one.task_id) for one in started)
     assert len({task["lease_token"] for tasks in claims for task in tasks}) == 4
+
+
+async def test_a_claim_that_another_of_the_same_runtime_overtook_gets_nothing(api: Api) -> None:
+    """S11.7: what a claim counts as held must be all that is held, so they go one after the other."""
+    shop = await make_shop(api, concurrency=1)
+    for _ in range(2):
+        await shop.start()
+    place, runtime, first, second = (
+        shop.place.id,
+        RuntimeId(UUID(shop.machine.id)),
+        random_token(),
+        random_token(),
+    )
+
+    async def claim(conn: Conn, turn: UUID) -> runtime_protocol.Claim:
+        return await runtime_protocol.claim(
+            conn, place, runtime, uuid7(), turn=LeaseToken(turn), limit=1, spare=5, lease_s=30
+        )
+
+    async def begin(conn: Conn, turn: UUID) -> bool | None:
+        return await runtime_protocol.begin_claim(conn, place, runtime, LeaseToken(turn))
+
+    async with shop.database.connection() as one, shop.database.connection() as other:
+        assert await begin(one, first)
+        assert await begin(other, second)
+        overtaken = await claim(one, first)
+        assert (overtaken.in_turn, overtaken.tasks) == (False, [])
+        transaction = other.transaction()
+        await transaction.start()
+        assert len((await claim(other, second)).tasks) == 1
+        begins = asyncio.create_task(begin(one, first))
+        async with asyncio.timeout(10):
+            while not await fetch(shop.database, "SELECT 1 FROM pg_locks WHERE NOT granted"):
+                await asyncio.sleep(0.01)
+        await transaction.commit()
+        assert await begins
+        late = await claim(one, first)
+        assert (late.in_turn, late.tasks) == (True, [])
 
 
 async def test_a_task_goes_only_to_the_runtime_of_its_agent(api: Api, shop: Shop) -> None:

@@ -204,13 +204,13 @@ async def test_a_runtime_that_dies_of_a_task_again_and_again_does_not_do_so_for_
     run_id = await past.started(ISSUE)
     claims = 0
     while (await row(past.database, "autopilot_run", run_id))["completed_at"] is None:
-        async with past.database.transaction() as conn:
-            claimed = await claim_tasks(
-                conn, past.setting.workspace_id, past.setting.runtime_id, random_token(), limit=1
-            )
-            for task in claimed.tasks:
-                claims += 1
-                if starts:
+        claimed = await claim_tasks(
+            past.database, past.setting.workspace_id, past.setting.runtime_id, random_token(), limit=1
+        )
+        for task in claimed.tasks:
+            claims += 1
+            if starts:
+                async with past.database.connection() as conn:
                     await runtime_protocol.start_task(
                         conn, task.id, task.lease_token, lease_s=LEASE_S, grace_s=TIMEOUT_GRACE_S
                     )

@@ -9,9 +9,10 @@ from typing import Final
 from uuid import UUID
 
 from autopilot.domain.errors import NotFound
-from autopilot.domain.ids import RuntimeId, WorkspaceId
+from autopilot.domain.ids import LeaseToken, RuntimeId, WorkspaceId
+from autopilot.kit.ids import random_token
 from autopilot.storage import runtime_protocol
-from autopilot.storage.database import Conn
+from autopilot.storage.database import Conn, Database
 from autopilot.storage.runtime_protocol import Claim
 
 HEARTBEAT_S: Final = 15
@@ -23,6 +24,8 @@ TIMEOUT_GRACE_S: Final = 30
 
 # Candidates beyond those wanted: some may belong to an issue that somebody else works on at this moment.
 _SPARE = 20
+# More claims of one runtime at once than this, and some of them get nothing, as if they had come a moment earlier.
+_TURNS = 10
 
 
 class NoSuchRuntime(NotFound):
@@ -30,22 +33,32 @@ class NoSuchRuntime(NotFound):
 
 
 async def claim_tasks(
-    conn: Conn, workspace_id: WorkspaceId, runtime_id: UUID, claim_id: UUID, *, limit: int
+    database: Database, workspace_id: WorkspaceId, runtime_id: UUID, claim_id: UUID, *, limit: int
 ) -> Claim:
-    """Claim up to `limit` tasks in the caller's transaction, which holds nothing yet. Raises NoSuchRuntime.
+    """Claim up to `limit` tasks. Raises NoSuchRuntime.
 
     A repeated `claim_id` gets what it holds already, with the same tokens: its answer was lost on the way (HAZARDS 14: a
-    claim whose answer is lost). Locks from the top: the runtime's heartbeat, issues, tasks; it waits for nobody's work.
+    claim whose answer is lost). Claims of one runtime go one after the other: one that another overtakes begins again.
     """
-    usable = await runtime_protocol.touch(conn, workspace_id, runtime_id)
-    if usable is None:
-        raise NoSuchRuntime
-    return await runtime_protocol.claim(
-        conn,
-        workspace_id,
-        RuntimeId(runtime_id),
-        claim_id,
-        limit=limit if usable else 0,
-        spare=_SPARE,
-        lease_s=LEASE_S,
-    )
+
+    async def claim(conn: Conn) -> Claim:
+        turn = LeaseToken(random_token())
+        usable = await runtime_protocol.begin_claim(conn, workspace_id, runtime_id, turn)
+        if usable is None:
+            raise NoSuchRuntime
+        return await runtime_protocol.claim(
+            conn,
+            workspace_id,
+            RuntimeId(runtime_id),
+            claim_id,
+            turn=turn,
+            limit=limit if usable else 0,
+            spare=_SPARE,
+            lease_s=LEASE_S,
+        )
+
+    for _ in range(_TURNS):
+        found = await database.attempt(claim)
+        if found.in_turn:
+            break
+    return found

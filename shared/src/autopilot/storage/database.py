@@ -35,6 +35,11 @@ _SESSION = {
 }
 
 
+# What a service asks again and again is answered by indexes, in their order. A plan is kept for long, and one that was made
+# while a table was empty would go on reading all of it.
+_SERVICE = {"enable_seqscan": "off", "enable_bitmapscan": "off"}
+
+
 def _encode_json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
@@ -110,7 +115,10 @@ class Database:
         command_timeout_s: float = 30.0,
         settings: dict[str, str] | None = None,
     ) -> Self:
-        """The pool that a service's configuration describes; `max_size` where a part of it needs its own share."""
+        """The pool that a service's configuration describes; `max_size` where a part of it needs its own share.
+
+        Tables are read by their indexes, whatever the planner knows of them.
+        """
         return cls(
             config.database_url.reveal(),
             name=name,
@@ -118,7 +126,7 @@ class Database:
             acquire_timeout_s=acquire_timeout_s,
             command_timeout_s=command_timeout_s,
             pooler=config.db_pooler,
-            settings=settings,
+            settings={**_SERVICE, **(settings or {})},
         )
 
     async def __aenter__(self) -> Self:

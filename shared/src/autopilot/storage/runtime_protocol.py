@@ -51,8 +51,12 @@ class ClaimedTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """What a claim got. `misfits` are queued tasks that belong to nothing here (S4.7), for the caller to refuse."""
+    """What a claim got. `misfits` are queued tasks that belong to nothing here (S4.7), for the caller to refuse.
 
+    `in_turn` is false, and there is nothing, where another claim of the same runtime has begun since this one has.
+    """
+
+    in_turn: bool
     tasks: list[ClaimedTask]
     misfits: list[TaskId]
 
@@ -132,6 +136,17 @@ async def touch(conn: Conn, workspace_id: WorkspaceId, runtime_id: UUID) -> bool
     return bool(row["usable"]) if row is not None else None
 
 
+async def begin_claim(
+    conn: Conn, workspace_id: WorkspaceId, runtime_id: UUID, turn: LeaseToken
+) -> bool | None:
+    """Note that a runtime was heard of and that `turn` claims now: whether it is usable, None where there is none here.
+
+    A statement of its own, which has to be committed before the claim.
+    """
+    usable: bool | None = await conn.fetchval(SQL["begin_claim"], workspace_id, runtime_id, turn)
+    return usable
+
+
 async def forget(conn: Conn, workspace_id: WorkspaceId, runtime_id: UUID) -> None:
     """Let a runtime be offline at once; a repeat changes nothing."""
     await conn.execute(SQL["forget"], workspace_id, runtime_id)
@@ -143,17 +158,20 @@ async def claim(
     runtime_id: RuntimeId,
     claim_id: UUID,
     *,
+    turn: LeaseToken,
     limit: int,
     spare: int,
     lease_s: float,
 ) -> Claim:
-    """What the runtime holds under `claim_id` already, else up to `limit` of its agents' tasks; the caller has touched it.
+    """What the runtime holds under `claim_id` already, else up to `limit` of its agents' tasks; nothing if it is not `turn`'s.
 
-    Locks issues, then tasks, and waits for neither; `spare` candidates more are read than may be taken.
+    Locks the heartbeat, for which it may wait, then issues and tasks; `spare` candidates more are read than may be taken.
     """
-    rows = await conn.fetch(SQL["claim"], workspace_id, runtime_id, claim_id, limit, lease_s, spare)
+    rows = await conn.fetch(SQL["claim"], workspace_id, runtime_id, claim_id, limit, lease_s, spare, turn)
     return Claim(
-        tasks=[_claimed_of(row) for row in rows if row["id"] is not None], misfits=list(rows[0]["misfits"])
+        in_turn=rows[0]["in_turn"],
+        tasks=[_claimed_of(row) for row in rows if row["id"] is not None],
+        misfits=list(rows[0]["misfits"]),
     )
 
 
@@ -187,7 +205,7 @@ async def renew_tasks(
 
 def _claimed_of(row: asyncpg.Record) -> ClaimedTask:
     fields = dict(row)
-    del fields["misfits"]
+    del fields["in_turn"], fields["misfits"]
     return msgspec.convert(fields, ClaimedTask)
 
 

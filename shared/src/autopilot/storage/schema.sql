@@ -670,6 +670,7 @@ CREATE TABLE public.runtime_heartbeat (
     usable boolean DEFAULT true NOT NULL,
     detail text,
     repair_hint text,
+    claiming uuid,
     CONSTRAINT runtime_heartbeat_detail_length CHECK (((length(detail) <= 2000) AND (length(repair_hint) <= 2000)))
 )
 WITH (fillfactor='50');

@@ -118,6 +118,7 @@ CREATE TABLE runtime_heartbeat (
     usable boolean NOT NULL DEFAULT true,
     detail text,
     repair_hint text,
+    claiming uuid,
     CONSTRAINT runtime_heartbeat_pk PRIMARY KEY (runtime_id),
     CONSTRAINT runtime_heartbeat_detail_length CHECK (length(detail) <= 2000 AND length(repair_hint) <= 2000)
 ) WITH (fillfactor = 50);

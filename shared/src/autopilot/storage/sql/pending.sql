@@ -9,6 +9,7 @@
 -- Entries are taken by SKIP LOCKED alone, so the lock on a trigger's pace, taken after them, waits for nobody who waits for an entry. With no
 -- lease ($6 = 0) times are given and nothing is claimed. The arrays keep the planner from expecting a tenth of the queue and joining by
 -- reading all of it.
+-- A claim need not survive a crash of the server, where it ends as leases do: nobody waits for the disk.
 WITH picked AS MATERIALIZED (
     SELECT q.seq, q.trigger_id, q.size, q.paced, q.claims - q.attempts >= 3 AS suspect
       FROM dispatch_queue q
@@ -100,7 +101,8 @@ SELECT c.next_seq, c.deferred, c.noisy,
   FROM (SELECT CASE WHEN (SELECT count(*) FROM picked) = $3 AND (SELECT count(*) FROM taken) = $3
                     THEN (SELECT max(p.seq) + 1 FROM picked p) END AS next_seq,
                (SELECT count(*) FROM gone) AS deferred,
-               ARRAY(SELECT DISTINCT n.trigger_id FROM later n) AS noisy) c
+               ARRAY(SELECT DISTINCT n.trigger_id FROM later n) AS noisy,
+               set_config('synchronous_commit', 'off', true)) c
   LEFT JOIN (leased l
              LEFT JOIN autopilot_run r ON r.id = l.run_id AND r.status = 'pending'
              LEFT JOIN webhook_delivery d ON d.id = r.webhook_delivery_id

@@ -17,11 +17,20 @@ SELECT r.id, clock_timestamp(), $3, $4, $5 FROM runtime r WHERE r.workspace_id =
 RETURNING runtime_id;
 
 -- name: touch
--- The heartbeat that every other call implies. It holds the row: claims of one runtime go one after the other.
+-- The heartbeat that every other call implies.
 INSERT INTO runtime_heartbeat (runtime_id, seen_at)
 SELECT r.id, clock_timestamp() FROM runtime r WHERE r.workspace_id = $1 AND r.id = $2 AND r.deleted_at IS NULL
     ON CONFLICT (runtime_id) DO UPDATE SET seen_at = greatest(runtime_heartbeat.seen_at, excluded.seen_at)
 RETURNING runtime_id, usable;
+
+-- name: begin_claim
+-- The same, with a mark that says whose turn to claim it is now. It need not survive a crash of the server, so nobody waits for the disk.
+INSERT INTO runtime_heartbeat (runtime_id, seen_at, claiming)
+SELECT r.id, clock_timestamp(), $3
+  FROM runtime r, set_config('synchronous_commit', 'off', true)
+ WHERE r.workspace_id = $1 AND r.id = $2 AND r.deleted_at IS NULL
+    ON CONFLICT (runtime_id) DO UPDATE SET seen_at = greatest(runtime_heartbeat.seen_at, excluded.seen_at), claiming = excluded.claiming
+RETURNING usable;
 
 -- name: forget
 -- A runtime that leaves is offline at once.
@@ -33,16 +42,21 @@ RETURNING h.runtime_id;
 -- it has hands for them, each under a lease of its own for $5 seconds; and with them, or alone, the tasks met on the way that fit nothing
 -- here: one of a bare run fits if it is still its run's, here. A lease that ran out holds no slot.
 -- $6 candidates more than wanted are read, without locks: some may belong to an issue that somebody else works on at this moment, which is
--- passed over (HAZARDS 4). Locks go down the order, issues (a closed one has no live task), then tasks. Whoever claims an issue's task works
--- on it now (S11.6). The caller holds the runtime's heartbeat, or two claims at once would take more than there are hands.
-WITH mine AS MATERIALIZED (
+-- passed over (HAZARDS 4). Locks go down the order: the heartbeat, issues (a closed one has no live task), then tasks. Whoever claims an
+-- issue's task works on it now (S11.6).
+-- Claims of one runtime go one after the other, or they would take more than there are hands: this one gets something only if the mark $7 of
+-- its own beginning is the last. Whoever begins while it holds the heartbeat waits for it, and counts what it took.
+WITH turn AS MATERIALIZED (
+    SELECT b.runtime_id FROM runtime_heartbeat b WHERE b.runtime_id = $2 AND b.claiming = $7 FOR NO KEY UPDATE
+), mine AS MATERIALIZED (
     SELECT t.id, t.claim_id = $3 AS again, t.lease_until > clock_timestamp() AS alive
       FROM agent_task t
-     WHERE t.runtime_id = $2 AND t.status IN ('claimed', 'running')
+     WHERE t.runtime_id = (SELECT u.runtime_id FROM turn u) AND t.status IN ('claimed', 'running')
 ), wanted AS MATERIALIZED (
-    SELECT greatest(0, least($4, (SELECT least(r.concurrency, r.concurrency_limit) FROM runtime r WHERE r.id = $2)
-                                 - (SELECT count(*) FROM mine m WHERE m.alive)))
-           * (NOT EXISTS (SELECT 1 FROM mine m WHERE m.again))::int AS tasks
+    SELECT CASE WHEN EXISTS (SELECT 1 FROM turn) AND NOT EXISTS (SELECT 1 FROM mine m WHERE m.again)
+                THEN greatest(0, least($4, (SELECT least(r.concurrency, r.concurrency_limit) FROM runtime r WHERE r.id = $2)
+                                           - (SELECT count(*) FROM mine m WHERE m.alive)))
+                ELSE 0 END AS tasks
 ), candidates AS MATERIALIZED (
     SELECT c.id, c.issue_id, c.fits
       FROM agent a
@@ -98,9 +112,9 @@ WITH mine AS MATERIALIZED (
       FROM agent_task t
      WHERE t.id = ANY (ARRAY(SELECT m.id FROM mine m WHERE m.again))
 )
-SELECT x.misfits, t.id, t.lease_token, t.lease_until, t.prompt, t.attempt, t.max_attempts, t.timeout_s, t.workspace_id, t.agent_id,
+SELECT x.in_turn, x.misfits, t.id, t.lease_token, t.lease_until, t.prompt, t.attempt, t.max_attempts, t.timeout_s, t.workspace_id, t.agent_id,
        g.name AS agent_name, t.issue_id, w.issue_prefix || '-' || i.number AS issue_key, t.run_id, t.autopilot_id, r.source, r.planned_at
-  FROM (SELECT ARRAY(SELECT c.id FROM candidates c WHERE NOT c.fits ORDER BY c.id) AS misfits) x
+  FROM (SELECT EXISTS (SELECT 1 FROM turn) AS in_turn, ARRAY(SELECT c.id FROM candidates c WHERE NOT c.fits ORDER BY c.id) AS misfits) x
   LEFT JOIN told t ON true
   LEFT JOIN agent g ON g.id = t.agent_id
   LEFT JOIN workspace w ON w.id = t.workspace_id

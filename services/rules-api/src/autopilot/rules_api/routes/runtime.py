@@ -196,12 +196,9 @@ async def fail(call: Call, task_id: UUID, body: Fail) -> Outcome:
 
 
 async def _claim(call: Call, body: ClaimRequest) -> Claim:
-    async def take(conn: Conn) -> Claim:
-        return await claim_tasks(
-            conn, call.caller.workspace_id, body.runtime_id, body.claim_id, limit=body.limit
-        )
-
-    found = await call.database.transact(take)
+    found = await claim_tasks(
+        call.database, call.caller.workspace_id, body.runtime_id, body.claim_id, limit=body.limit
+    )
     for task_id in found.misfits:
         _outcome(call, await call.database.transact(partial(finish.refuse_task, task_id=task_id)))
     return found
