@@ -182,7 +182,7 @@ async def test_a_claim_that_another_of_the_same_runtime_overtook_gets_nothing(ap
             conn, place, runtime, uuid7(), turn=LeaseToken(turn), limit=1, spare=5, lease_s=30
         )
 
-    async def begin(conn: Conn, turn: UUID) -> bool | None:
+    async def begin(conn: Conn, turn: UUID) -> bool:
         return await runtime_protocol.begin_claim(conn, place, runtime, LeaseToken(turn))
 
     async with shop.database.connection() as one, shop.database.connection() as other:

@@ -33,32 +33,34 @@ class NoSuchRuntime(NotFound):
 
 
 async def claim_tasks(
-    database: Database, workspace_id: WorkspaceId, runtime_id: UUID, claim_id: UUID, *, limit: int
+    database: Database,
+    workspace_id: WorkspaceId,
+    runtime_id: UUID,
+    claim_id: UUID,
+    *,
+    limit: int,
+    turn: LeaseToken | None = None,
 ) -> Claim:
     """Claim up to `limit` tasks. Raises NoSuchRuntime.
 
     A repeated `claim_id` gets what it holds already, with the same tokens: its answer was lost on the way (HAZARDS 14: a
     claim whose answer is lost). Claims of one runtime go one after the other: one that another overtakes begins again.
+    `turn` is that of the same request's last try.
     """
+    runtime = RuntimeId(runtime_id)
 
     async def claim(conn: Conn) -> Claim:
-        turn = LeaseToken(random_token())
-        usable = await runtime_protocol.begin_claim(conn, workspace_id, runtime_id, turn)
-        if usable is None:
+        mark = turn or LeaseToken(random_token())
+        if turn is None and not await runtime_protocol.begin_claim(conn, workspace_id, runtime, mark):
             raise NoSuchRuntime
         return await runtime_protocol.claim(
-            conn,
-            workspace_id,
-            RuntimeId(runtime_id),
-            claim_id,
-            turn=turn,
-            limit=limit if usable else 0,
-            spare=_SPARE,
-            lease_s=LEASE_S,
+            conn, workspace_id, runtime, claim_id, turn=mark, limit=limit, spare=_SPARE, lease_s=LEASE_S
         )
 
+    found = await database.attempt(claim)
     for _ in range(_TURNS):
-        found = await database.attempt(claim)
         if found.in_turn:
             break
+        turn = None
+        found = await database.attempt(claim)
     return found

@@ -53,9 +53,10 @@ class ClaimedTask(msgspec.Struct, frozen=True, kw_only=True):
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """What a claim got. `misfits` are queued tasks that belong to nothing here (S4.7), for the caller to refuse.
 
-    `in_turn` is false, and there is nothing, where another claim of the same runtime has begun since this one has.
+    `in_turn` is false, and there is nothing, where another claim of the same runtime has begun since `turn` has.
     """
 
+    turn: LeaseToken
     in_turn: bool
     tasks: list[ClaimedTask]
     misfits: list[TaskId]
@@ -136,15 +137,12 @@ async def touch(conn: Conn, workspace_id: WorkspaceId, runtime_id: UUID) -> bool
     return bool(row["usable"]) if row is not None else None
 
 
-async def begin_claim(
-    conn: Conn, workspace_id: WorkspaceId, runtime_id: UUID, turn: LeaseToken
-) -> bool | None:
-    """Note that a runtime was heard of and that `turn` claims now: whether it is usable, None where there is none here.
+async def begin_claim(conn: Conn, workspace_id: WorkspaceId, runtime_id: UUID, turn: LeaseToken) -> bool:
+    """Note that a runtime was heard of and that `turn` claims from now on; False where there is none here.
 
     A statement of its own, which has to be committed before the claim.
     """
-    usable: bool | None = await conn.fetchval(SQL["begin_claim"], workspace_id, runtime_id, turn)
-    return usable
+    return await conn.fetchval(SQL["begin_claim"], workspace_id, runtime_id, turn) is not None
 
 
 async def forget(conn: Conn, workspace_id: WorkspaceId, runtime_id: UUID) -> None:
@@ -169,6 +167,7 @@ async def claim(
     """
     rows = await conn.fetch(SQL["claim"], workspace_id, runtime_id, claim_id, limit, lease_s, spare, turn)
     return Claim(
+        turn=turn,
         in_turn=rows[0]["in_turn"],
         tasks=[_claimed_of(row) for row in rows if row["id"] is not None],
         misfits=list(rows[0]["misfits"]),

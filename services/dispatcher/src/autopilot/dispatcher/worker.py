@@ -107,7 +107,7 @@ class Worker:
     async def step(self) -> StepResult:
         """Dispatch one batch; trouble of the database leaves the rest of it to the next step.
 
-        True after a full one; after a smaller one a moment to look again, for runs that nobody tells of.
+        True after a full one. After a smaller one more would be told of, and where there is no NATS is looked for in a moment.
         """
         await self._give_back()
         began = self._clock.monotonic()
@@ -127,7 +127,9 @@ class Worker:
             self._batches.popleft()
             self._batches.extendleft(reversed(parts))
         self._size.note(len(claim.entries), self._clock.monotonic() - began)
-        return True if full else LOOK_AGAIN_S
+        if full:
+            return True
+        return LOOK_AGAIN_S if self._bus.client is None else False
 
     async def _give_back(self) -> None:
         """Free what an earlier step left in hand: who claims it next, this loop too, judges it by facts of that time."""

@@ -205,10 +205,9 @@ def _refuse_nul(value: object, path: str) -> None:
     if isinstance(value, str) and "\0" in value:
         raise InvalidValue(path, f"{path}: must not contain the character U+0000.")
     if isinstance(value, msgspec.Struct):
-        for field in msgspec.structs.fields(value):
-            _refuse_nul(
-                getattr(value, field.name), f"{path}.{field.encode_name}" if path else field.encode_name
-            )
+        names = zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True)
+        for name, sent in names:
+            _refuse_nul(getattr(value, name), f"{path}.{sent}" if path else sent)
     elif isinstance(value, list):
         for index, item in enumerate(value):
             _refuse_nul(item, f"{path}[{index}]")

@@ -30,7 +30,7 @@ SELECT r.id, clock_timestamp(), $3
   FROM runtime r, set_config('synchronous_commit', 'off', true)
  WHERE r.workspace_id = $1 AND r.id = $2 AND r.deleted_at IS NULL
     ON CONFLICT (runtime_id) DO UPDATE SET seen_at = greatest(runtime_heartbeat.seen_at, excluded.seen_at), claiming = excluded.claiming
-RETURNING usable;
+RETURNING runtime_id;
 
 -- name: forget
 -- A runtime that leaves is offline at once.
@@ -45,15 +45,16 @@ RETURNING h.runtime_id;
 -- passed over (HAZARDS 4). Locks go down the order: the heartbeat, issues (a closed one has no live task), then tasks. Whoever claims an
 -- issue's task works on it now (S11.6).
 -- Claims of one runtime go one after the other, or they would take more than there are hands: this one gets something only if the mark $7 of
--- its own beginning is the last. Whoever begins while it holds the heartbeat waits for it, and counts what it took.
+-- its own beginning is the last. Whoever begins while it holds the heartbeat waits for it, and counts what it took. A runtime that is not
+-- usable keeps what it holds and gets nothing new.
 WITH turn AS MATERIALIZED (
-    SELECT b.runtime_id FROM runtime_heartbeat b WHERE b.runtime_id = $2 AND b.claiming = $7 FOR NO KEY UPDATE
+    SELECT b.runtime_id, b.usable FROM runtime_heartbeat b WHERE b.runtime_id = $2 AND b.claiming = $7 FOR NO KEY UPDATE
 ), mine AS MATERIALIZED (
     SELECT t.id, t.claim_id = $3 AS again, t.lease_until > clock_timestamp() AS alive
       FROM agent_task t
      WHERE t.runtime_id = (SELECT u.runtime_id FROM turn u) AND t.status IN ('claimed', 'running')
 ), wanted AS MATERIALIZED (
-    SELECT CASE WHEN EXISTS (SELECT 1 FROM turn) AND NOT EXISTS (SELECT 1 FROM mine m WHERE m.again)
+    SELECT CASE WHEN EXISTS (SELECT 1 FROM turn u WHERE u.usable) AND NOT EXISTS (SELECT 1 FROM mine m WHERE m.again)
                 THEN greatest(0, least($4, (SELECT least(r.concurrency, r.concurrency_limit) FROM runtime r WHERE r.id = $2)
                                            - (SELECT count(*) FROM mine m WHERE m.alive)))
                 ELSE 0 END AS tasks

@@ -10,7 +10,7 @@ import msgspec
 
 from autopilot.bus.subjects import wake_dispatch
 from autopilot.domain.errors import InvalidValue
-from autopilot.domain.ids import RuntimeId, TaskId
+from autopilot.domain.ids import LeaseToken, RuntimeId, TaskId
 from autopilot.domain.permissions import Action
 from autopilot.domain.states import FailureKind, TaskStatus
 from autopilot.engine import finish
@@ -117,8 +117,10 @@ async def claim(call: Call, body: ClaimRequest) -> Claimed:
     """Answer with tasks as soon as there are any, or with none when the wait ends."""
     deadline = asyncio.get_running_loop().time() + body.wait_s
     with call.request.app[WAITING].tasks.waiting(RuntimeId(body.runtime_id)) as waiter:
+        turn: LeaseToken | None = None
         while True:
-            found = await _claim(call, body)
+            found = await _claim(call, body, turn)
+            turn = found.turn
             if found.tasks or not await waiter.news(deadline) or has_hung_up(call.request):
                 return Claimed(tasks=found.tasks)
 
@@ -195,9 +197,9 @@ async def fail(call: Call, task_id: UUID, body: Fail) -> Outcome:
     return _outcome(call, await call.database.transact(end))
 
 
-async def _claim(call: Call, body: ClaimRequest) -> Claim:
+async def _claim(call: Call, body: ClaimRequest, turn: LeaseToken | None) -> Claim:
     found = await claim_tasks(
-        call.database, call.caller.workspace_id, body.runtime_id, body.claim_id, limit=body.limit
+        call.database, call.caller.workspace_id, body.runtime_id, body.claim_id, limit=body.limit, turn=turn
     )
     for task_id in found.misfits:
         _outcome(call, await call.database.transact(partial(finish.refuse_task, task_id=task_id)))
