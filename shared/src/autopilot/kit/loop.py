@@ -112,9 +112,9 @@ class Loop:
                 self._recovery.clear()
                 await self._wait_for(self._recovery, self._backoff.next_delay_s())
             elif result is not True:
+                self._waits = True
                 if self._rest_s:
                     await self._wait_for(self._stop, self._rest_s)
-                self._waits = True
                 await self._wait_for(self._news, self._pause_after(result))
                 self._waits = False
             else:
