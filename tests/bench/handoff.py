@@ -2,7 +2,7 @@
 
 Webhooks come at 200 a second, without waiting for one another; the four services run as processes, with NATS and with polling alone, and a
 runtime polls for whatever there is; it keeps what it gets. PgQueuer's worker is a process too, and is told by NOTIFY. Each has a database of its
-own on a server with the same settings, and nothing else looks at it meanwhile. The clock is the machine's monotonic one.
+own on a server with the same settings, and nothing else looks at it meanwhile. Both senders and both workers run on uvloop. The clock is the machine's monotonic one.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from collections.abc import Callable, Coroutine
 from importlib.metadata import version
 
 import asyncpg
+import msgspec
+import uvloop
 from pgqueuer.adapters.drivers.asyncpg import AsyncpgPoolDriver
 from pgqueuer.adapters.persistence.queries import Queries
 from tests.bench.support import bench_database, percentile
+from tests.bench.wire import Wire, post
 from tests.support.system import System, running_system
 
 RATE = 200
@@ -37,23 +40,19 @@ async def _at_rate(send: Callable[[int], Coroutine[None, None, None]]) -> None:
             group.create_task(send(number))
 
 
-class Runtime:
-    """Claims over the protocol until it has been handed what was sent; when it was, by run."""
-
-    def __init__(self, system: System, runtime_id: str) -> None:
-        self._system = system
-        self._runtime_id = runtime_id
-        self.handed: dict[str, float] = {}
-
-    async def claim_all(self, tasks: int) -> None:
-        while len(self.handed) < tasks:
-            body = {"runtime_id": self._runtime_id, "claim_id": str(uuid.uuid4()), "limit": 100, "wait_s": 5}
-            answer = await self._system.api(
-                "POST", "/api/runtime/claim", body, token=self._system.runtime_token
-            )
-            at = time.perf_counter()
-            assert answer.status == 200, answer
-            self.handed |= {task["run_id"]: at for task in answer.body["tasks"]}
+async def _claim_all(system: System, runtime_id: str) -> dict[str, float]:
+    """Claim over the protocol until what was sent has been handed over; when it was, by run."""
+    url = system.stack.api_url + "/api/runtime/claim"
+    headers = {"Authorization": f"Bearer {system.runtime_token}", "X-Workspace": system.workspace}
+    handed: dict[str, float] = {}
+    wire = await Wire.open(url)
+    while len(handed) < WARM_UP + COUNT:
+        body = {"runtime_id": runtime_id, "claim_id": str(uuid.uuid4()), "limit": 100, "wait_s": 5}
+        answer = await wire.send(post(url, msgspec.json.encode(body), headers))
+        at = time.perf_counter()
+        handed |= {task["run_id"]: at for task in msgspec.json.decode(answer)["tasks"]}
+    wire.close()
+    return handed
 
 
 async def _ours(*, nats: bool) -> list[float]:
@@ -62,30 +61,38 @@ async def _ours(*, nats: bool) -> list[float]:
         bench_database() as url,
         running_system(nats=nats, database_url=url, watched=False) as system,
     ):
-        made = await system.ok(
-            "POST",
-            "/api/runtime/register",
-            {"name": "bench", "concurrency": WARM_UP + COUNT},
-            token=system.runtime_token,
-        )
-        runtime = Runtime(system, str(made["runtime_id"]))
+        machine = {"name": "bench", "concurrency": WARM_UP + COUNT}
+        made = await system.ok("POST", "/api/runtime/register", machine, token=system.runtime_token)
         agent = await system.make_agent(made["runtime_id"])
         hooks = [
-            await system.make_webhook(await system.make_autopilot(agent, "run_only")) for _ in range(HOOKS)
+            f"{system.stack.ingress_url}/api/webhooks/autopilots/{token}"
+            for token in [
+                await system.make_webhook(await system.make_autopilot(agent, "run_only"))
+                for _ in range(HOOKS)
+            ]
         ]
-        sent: list[tuple[str, float]] = []
+        payload = msgspec.json.encode(PAYLOAD)
+        idle: list[Wire] = []
+        sent: dict[str, float] = {}
 
         async def send(number: int) -> None:
+            headers = {"X-GitHub-Event": "push", "X-GitHub-Delivery": f"handoff-{number}"}
+            request = post(hooks[number % HOOKS], payload, headers)
+            wire = idle.pop() if idle else await Wire.open(hooks[0])
             began = time.perf_counter()
-            reply = await system.post_webhook(hooks[number % HOOKS], PAYLOAD, delivery=f"handoff-{number}")
-            assert reply.body["status"] == "accepted", reply
+            answer = msgspec.json.decode(await wire.send(request))
+            idle.append(wire)
+            assert answer["status"] == "accepted", answer
             if number >= WARM_UP:
-                sent.append((reply.body["run_id"], began))
+                sent[answer["run_id"]] = began
 
         async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
-            group.create_task(runtime.claim_all(WARM_UP + COUNT))
+            claiming = group.create_task(_claim_all(system, made["runtime_id"]))
             await _at_rate(send)
-    return [(runtime.handed[run_id] - began) * 1000 for run_id, began in sent]
+        for wire in idle:
+            wire.close()
+        handed = claiming.result()
+    return [(handed[run_id] - began) * 1000 for run_id, began in sent.items()]
 
 
 async def _theirs() -> list[float]:
@@ -137,7 +144,7 @@ def _told(values: list[float]) -> str:
 
 def main() -> None:
     """Run the benchmark."""
-    asyncio.run(measure())
+    uvloop.run(measure())
 
 
 if __name__ == "__main__":
