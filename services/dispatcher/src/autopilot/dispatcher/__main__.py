@@ -26,8 +26,6 @@ MEASURE_EVERY_S = 5.0
 SEQUENCE_EVERY_S = 0.25
 # Events of runs that start or end one by one are numbered and published together.
 GATHER_S = 0.04
-# A batch of three costs hardly more than one of one: on a busy machine a short rest is won back at once.
-BREATH_S = 0.005
 # A stuck neighbour costs a batch half a second before it is split; all timeouts together stay below the lease.
 # Its few statements are large, and their plans fit batches of any size: planning each anew for the first calls of every
 # connection would be what a run waits for.
@@ -82,9 +80,7 @@ async def build(service: Service, config: DispatcherConfig) -> None:
     for number in range(config.dispatch_concurrency):
         worker = await service.resource(Worker(database, bus, config, tell=sequencing.wake, flood=flood))
         worker.more = wake
-        dispatching.append(
-            service.loop(Loop(f"dispatch-{number}", worker.step, poll_s=poll_s, rest_s=BREATH_S))
-        )
+        dispatching.append(service.loop(Loop(f"dispatch-{number}", worker.step, poll_s=poll_s)))
 
     # Without a wake-up: deliveries are kept undecided only where something is broken, and a poll is soon enough.
     admissions = await service.resource(Admissions(database, config, wake=wake))
