@@ -332,6 +332,12 @@ async def test_a_url_that_is_none_is_refused_as_a_value() -> None:
             await database.ping()
 
 
+async def test_no_statement_is_compiled_before_it_runs(postgres_url: str) -> None:
+    """A service's plan that cannot do without a scan it was denied costs ten thousand million, before 18: worth compiling."""
+    async with Database(postgres_url, name="test") as database, database.connection() as conn:
+        assert await conn.fetchval("SHOW jit") == "off"
+
+
 async def test_behind_a_pooler_nothing_is_kept_in_the_session(postgres_url: str) -> None:
     """PG6: the role carries the timeouts, and no statement stays prepared on a server connection that others get."""
     async with Database(postgres_url, name="test", pooler=True, max_size=1) as database:

@@ -32,6 +32,7 @@ _SESSION = {
     "lock_timeout": "4000",
     "statement_timeout": "20000",
     "idle_in_transaction_session_timeout": "15000",
+    "jit": "off",  # no statement of ours works for long enough, and what the planner thinks of those below is beyond measure
 }
 
 
