@@ -208,6 +208,7 @@ HOT: dict[str, tuple[str, str, tuple[object, ...], int]] = {
         (uid(3), uid(3), AN_HOUR + timedelta(days=1)),
         60,
     ),
+    "tasks of a run and its issue": ("explain", "list_tasks", (uid(1), uid(2)), 10),
     "runs in flight beside one": ("explain", "list_live_runs", (uid(3), uid(1), 5), 100),
     "a trigger's plan": ("explain", "find_plan", ("autopilot_schedule_dispatch", uid(3), AN_HOUR), 10),
     "an inbox": ("inbox", "list_items", (uid(1), uid(7), None, False, 21), 50),

@@ -148,7 +148,7 @@ SELECT d.kind, d.claims, d.attempts, NULL, d.last_error, d.enqueued_at, d.availa
 SELECT t.id, t.agent_id, t.status, t.attempt, t.max_attempts, t.available_at, t.expires_at, t.runtime_id, t.lease_until,
        t.cancel_requested_at, t.progress, t.error, t.failure_kind, t.created_at, t.claimed_at, t.finished_at
   FROM agent_task t
- WHERE t.id = $1 OR t.issue_id = $2
+ WHERE t.id = ANY (ARRAY(SELECT $1::uuid UNION (SELECT i.id FROM agent_task i WHERE i.issue_id = $2 ORDER BY i.id DESC LIMIT 5)))
  ORDER BY t.id DESC
  LIMIT 5;
 
