@@ -12,10 +12,11 @@ from tests.support.api import Api, running_api
 from tests.support.dispatching import assert_coherent, execute, fetch
 from tests.support.work import Machine, Shop, make_machine, make_shop
 
-from autopilot.domain.ids import IssueId, LeaseToken, RuntimeId
+from autopilot.domain.ids import IssueId, LeaseToken, RuntimeId, WorkspaceId
 from autopilot.domain.permissions import TokenKind
 from autopilot.domain.states import ExecutionMode, FailureKind
 from autopilot.engine import finish
+from autopilot.engine.claims import claim_tasks
 from autopilot.kit.ids import random_token, uuid7
 from autopilot.storage import runtime_protocol
 from autopilot.storage.database import Conn
@@ -183,7 +184,7 @@ async def test_a_claim_that_another_of_the_same_runtime_overtook_gets_nothing(ap
         )
 
     async def begin(conn: Conn, turn: UUID) -> bool:
-        return await runtime_protocol.begin_claim(conn, place, runtime, LeaseToken(turn))
+        return await runtime_protocol.begin_claim(conn, place, runtime, LeaseToken(turn), apart=True)
 
     async with shop.database.connection() as one, shop.database.connection() as other:
         assert await begin(one, first)
@@ -201,6 +202,39 @@ async def test_a_claim_that_another_of_the_same_runtime_overtook_gets_nothing(ap
         assert await begins
         late = await claim(one, first)
         assert (late.in_turn, late.tasks) == (True, [])
+
+
+async def test_a_claim_that_is_overtaken_again_and_again_gets_what_there_is(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S11.7: with many claims of one runtime at once, none goes away with nothing because others began meanwhile."""
+    shop = await make_shop(api)
+    await shop.start()
+    begin = runtime_protocol.begin_claim
+
+    async def begin_and_be_overtaken(
+        conn: Conn, place: WorkspaceId, runtime: UUID, turn: LeaseToken, *, apart: bool
+    ) -> bool:
+        begun = await begin(conn, place, runtime, turn, apart=apart)
+        return begun and (
+            not apart or await begin(conn, place, runtime, LeaseToken(random_token()), apart=True)
+        )
+
+    monkeypatch.setattr(runtime_protocol, "begin_claim", begin_and_be_overtaken)
+    claimed = await claim_tasks(shop.database, shop.place.id, UUID(shop.machine.id), uuid7(), limit=1)
+    assert len(claimed.tasks) == 1
+
+
+async def test_a_mark_without_a_claim_waits_for_no_disk_and_one_with_it_does(api: Api) -> None:
+    """A claim that was answered must survive a crash."""
+    shop = await make_shop(api)
+    runtime = UUID(shop.machine.id)
+    for apart, waits in ((True, "off"), (False, "on")):
+        async with shop.database.transaction() as conn:
+            assert await runtime_protocol.begin_claim(
+                conn, shop.place.id, runtime, LeaseToken(random_token()), apart=apart
+            )
+            assert await conn.fetchval("SHOW synchronous_commit") == waits
 
 
 async def test_a_task_goes_only_to_the_runtime_of_its_agent(api: Api, shop: Shop) -> None:

@@ -5,6 +5,7 @@ The numbers of the protocol are here too: whoever holds a task renews its lease 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -24,8 +25,6 @@ TIMEOUT_GRACE_S: Final = 30
 
 # Candidates beyond those wanted: some may belong to an issue that somebody else works on at this moment.
 _SPARE = 20
-# More claims of one runtime at once than this, and some of them get nothing, as if they had come a moment earlier.
-_TURNS = 10
 
 
 class NoSuchRuntime(NotFound):
@@ -44,23 +43,26 @@ async def claim_tasks(
     """Claim up to `limit` tasks. Raises NoSuchRuntime.
 
     A repeated `claim_id` gets what it holds already, with the same tokens: its answer was lost on the way (HAZARDS 14: a
-    claim whose answer is lost). Claims of one runtime go one after the other: one that another overtakes begins again.
-    `turn` is that of the same request's last try.
+    claim whose answer is lost). Claims of one runtime go one after the other: one that another overtakes begins again, and
+    lets nobody pass until it is done. `turn` is that of the same request's last try.
     """
     runtime = RuntimeId(runtime_id)
 
-    async def claim(conn: Conn) -> Claim:
-        mark = turn or LeaseToken(random_token())
-        if turn is None and not await runtime_protocol.begin_claim(conn, workspace_id, runtime, mark):
-            raise NoSuchRuntime
+    async def take(conn: Conn, mark: LeaseToken) -> Claim:
         return await runtime_protocol.claim(
             conn, workspace_id, runtime, claim_id, turn=mark, limit=limit, spare=_SPARE, lease_s=LEASE_S
         )
 
+    async def begin(conn: Conn, *, apart: bool) -> Claim:
+        mark = LeaseToken(random_token())
+        if not await runtime_protocol.begin_claim(conn, workspace_id, runtime, mark, apart=apart):
+            raise NoSuchRuntime
+        return await take(conn, mark)
+
+    async def claim(conn: Conn) -> Claim:
+        return await (begin(conn, apart=True) if turn is None else take(conn, turn))
+
     found = await database.attempt(claim)
-    for _ in range(_TURNS):
-        if found.in_turn:
-            break
-        turn = None
-        found = await database.attempt(claim)
-    return found
+    if found.in_turn:
+        return found
+    return await database.transact(partial(begin, apart=False))

@@ -137,12 +137,14 @@ async def touch(conn: Conn, workspace_id: WorkspaceId, runtime_id: UUID) -> bool
     return bool(row["usable"]) if row is not None else None
 
 
-async def begin_claim(conn: Conn, workspace_id: WorkspaceId, runtime_id: UUID, turn: LeaseToken) -> bool:
+async def begin_claim(
+    conn: Conn, workspace_id: WorkspaceId, runtime_id: UUID, turn: LeaseToken, *, apart: bool
+) -> bool:
     """Note that a runtime was heard of and that `turn` claims from now on; False where there is none here.
 
-    A statement of its own, which has to be committed before the claim.
+    `apart`: a transaction of its own, committed before the claim. Else in the claim's, which nobody overtakes then.
     """
-    return await conn.fetchval(SQL["begin_claim"], workspace_id, runtime_id, turn) is not None
+    return await conn.fetchval(SQL["begin_claim"], workspace_id, runtime_id, turn, apart) is not None
 
 
 async def forget(conn: Conn, workspace_id: WorkspaceId, runtime_id: UUID) -> None:

@@ -24,11 +24,13 @@ SELECT r.id, clock_timestamp() FROM runtime r WHERE r.workspace_id = $1 AND r.id
 RETURNING runtime_id, usable;
 
 -- name: begin_claim
--- The same, with a mark that says whose turn to claim it is now. It need not survive a crash of the server, so nobody waits for the disk.
+-- The same, with a mark that says whose turn to claim it is now. Apart from the claim ($4) it need not survive a crash of the server, so
+-- nobody waits for the disk; in its transaction it holds the heartbeat, and so the turn, until the claim is committed.
 INSERT INTO runtime_heartbeat (runtime_id, seen_at, claiming)
 SELECT r.id, clock_timestamp(), $3
-  FROM runtime r, set_config('synchronous_commit', 'off', true)
+  FROM runtime r
  WHERE r.workspace_id = $1 AND r.id = $2 AND r.deleted_at IS NULL
+   AND (NOT $4::boolean OR set_config('synchronous_commit', 'off', true) IS NOT NULL)
     ON CONFLICT (runtime_id) DO UPDATE SET seen_at = greatest(runtime_heartbeat.seen_at, excluded.seen_at), claiming = excluded.claiming
 RETURNING runtime_id;
 
