@@ -102,6 +102,22 @@ async def test_two_dispatchers_give_each_run_one_issue_with_dense_numbers(
     await assert_coherent(database)
 
 
+@pytest.mark.parametrize("why", ["bytes", "suspects"])
+async def test_a_batch_that_could_not_take_all_says_so(
+    database: Database, setting: Setting, why: str
+) -> None:
+    """S10.5: nobody tells of what was there before, and a poll is far away."""
+    autopilot = await rules.make_autopilot(database, setting)
+    await admit(database, [firing(autopilot.id, payload=b"x" * 1000) for _ in range(3)])
+    if why == "suspects":
+        await execute(database, "UPDATE dispatch_queue SET claims = 5")
+    told: list[int] = []
+    one = worker(database, dispatch_batch_bytes=1500 if why == "bytes" else 1 << 20)
+    one.more = lambda: told.append(1)
+    assert [await one.step() is True for _ in range(3)] == [True, True, False]
+    assert len(told) == 2
+
+
 async def test_a_poisonous_run_is_set_apart_and_leaves_no_gap(database: Database, setting: Setting) -> None:
     """S10.2, HAZARDS 21: the batch is halved until the run stands alone; numbers stay dense."""
     autopilot = await rules.make_autopilot(database, setting)

@@ -337,3 +337,45 @@ async def test_a_loop_that_fails_is_passed_over() -> None:
         wake_one([a, b])
         await settle()
         assert (len(failing.at), len(well.at)) == (1, 2)
+
+
+async def test_news_left_to_a_step_that_turns_out_to_be_long_goes_to_another() -> None:
+    gate, began = asyncio.Event(), list[str]()
+
+    def sharing(name: str) -> Loop:
+        async def step() -> None:
+            began.append(name)
+            if len(began) == 3:
+                await gate.wait()
+
+        return Loop(name, step, poll_s=60)
+
+    async with running(sharing("a")) as a, running(sharing("b")) as b:
+        await settle()
+        for _ in range(2):  # the second comes while the step of the first is young
+            wake_one([a, b])
+            await settle()
+        async with asyncio.timeout(10):
+            while began[2:] != ["a", "b"]:
+                await asyncio.sleep(0)
+        gate.set()
+
+
+async def test_a_step_that_leaves_work_to_others_wakes_one_of_them_and_not_itself() -> None:
+    loops: list[Loop] = []
+    began: list[str] = []
+
+    def sharing(name: str) -> Loop:
+        async def step() -> None:
+            began.append(name)
+            if len(began) == 3:
+                wake_one(loops, patience_s=0)
+
+        return Loop(name, step, poll_s=60)
+
+    async with running(sharing("a")) as a, running(sharing("b")) as b:
+        loops += [a, b]
+        await settle()
+        wake_one(loops)
+        await settle()
+        assert began[2:] == ["a", "b"]

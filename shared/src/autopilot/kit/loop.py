@@ -62,6 +62,11 @@ class Loop:
         """Whether the last step failed."""
         return self._backoff.failures > 0
 
+    @property
+    def owes_news(self) -> bool:
+        """Whether a wake-up came that its step, which was at work already, is too early for."""
+        return self._step_began is not None and self._news.is_set()
+
     def takes_news(self, within_s: float) -> bool:
         """Whether a wake-up is answered soon: it waits, or its step has not been running for so long."""
         if self._waits:
@@ -167,15 +172,23 @@ class Loop:
                 wait.cancel()
 
 
-def wake_one(loops: Sequence[Loop]) -> None:
+def wake_one(loops: Sequence[Loop], *, patience_s: float = PATIENCE_S) -> None:
     """Wake the first of the loops that share some work and is not in the middle of a long step.
 
-    One that has just begun a step is left to take the news with the next: what comes meanwhile is done together, and
-    costs the database less. A step that finds more than it can take wakes others itself.
+    One whose step began less than `patience_s` ago is left to take the news with the next: what comes meanwhile is done
+    together, and costs the database less. Where that step turns out to be long, another takes them. A step that finds
+    more than it can take wakes others itself, without patience: it is at work too, and would find itself.
     """
     for loop in loops:
-        if loop.takes_news(within_s=PATIENCE_S):
+        if loop.takes_news(within_s=patience_s):
             loop.wake()
+            if patience_s:
+                asyncio.get_running_loop().call_later(patience_s, _pass_on, loop, loops)
             return
     for loop in loops:
         loop.wake()
+
+
+def _pass_on(loop: Loop, loops: Sequence[Loop]) -> None:
+    if loop.owes_news:
+        wake_one(loops)

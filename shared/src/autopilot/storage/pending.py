@@ -104,7 +104,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
     Rules and triggers whose facts this program cannot read, as those of a newer one, are missing.
     `next_seq`: nothing before it is free; None where that is not known. `deferred` entries left for a later time
-    within the pace of their triggers, `noisy`.
+    within the pace of their triggers, `noisy`. `more`: there may be others, or some did not go with these.
     """
 
     entries: list[tuple[Claimed, PendingRun | None]]
@@ -113,6 +113,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     next_seq: int | None
     deferred: int
     noisy: list[TriggerId]
+    more: bool
 
 
 async def claim(
@@ -196,6 +197,7 @@ def _claim_of(rows: list[asyncpg.Record]) -> Claim:
         next_seq=first["next_seq"],
         deferred=first["deferred"],
         noisy=list(first["noisy"]),
+        more=first["more"],
     )
 
 

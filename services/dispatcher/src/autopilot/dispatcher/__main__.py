@@ -77,9 +77,12 @@ async def build(service: Service, config: DispatcherConfig) -> None:
     def wake() -> None:
         wake_one(dispatching)
 
+    def share() -> None:
+        wake_one(dispatching, patience_s=0)
+
     for number in range(config.dispatch_concurrency):
         worker = await service.resource(Worker(database, bus, config, tell=sequencing.wake, flood=flood))
-        worker.more = wake
+        worker.more = share
         dispatching.append(service.loop(Loop(f"dispatch-{number}", worker.step, poll_s=poll_s)))
 
     # Without a wake-up: deliveries are kept undecided only where something is broken, and a poll is soon enough.

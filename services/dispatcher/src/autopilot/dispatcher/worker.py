@@ -68,8 +68,8 @@ class BatchSize:
 class Worker:
     """One loop's state: the cursor, and the batch in hand.
 
-    `tell` is called after each commit that changed a run, `more` after a claim that left some to others. What is left in hand, by trouble of the database or by
-    leaving the context, is given back; where that fails, the lease runs out.
+    `tell` is called after each commit that changed a run, `more` after a claim that left some to others. What is left in
+    hand, by trouble of the database or by leaving the context, is given back; where that fails, the lease runs out.
     """
 
     def __init__(
@@ -107,16 +107,15 @@ class Worker:
     async def step(self) -> StepResult:
         """Dispatch one batch; trouble of the database leaves the rest of it to the next step.
 
-        True after a full one. After a smaller one more would be told of, and where there is no NATS is looked for in a moment.
+        True if it left some to others. Otherwise more is looked for in a moment: whoever would tell of it may have lost NATS.
         """
         await self._give_back()
         began = self._clock.monotonic()
         claim = await self._claim()
-        if not claim.entries:
-            return False
-        full = len(claim.entries) + claim.deferred >= self._size.now
-        if full:
+        if claim.more:
             self.more()
+        if not claim.entries:
+            return claim.more
         self._batches.append(Batch.of(claim))
         await points.hit("dispatcher.after_claim")
         while self._batches:
@@ -127,9 +126,7 @@ class Worker:
             self._batches.popleft()
             self._batches.extendleft(reversed(parts))
         self._size.note(len(claim.entries), self._clock.monotonic() - began)
-        if full:
-            return True
-        return LOOK_AGAIN_S if self._bus.client is None else False
+        return claim.more or LOOK_AGAIN_S
 
     async def _give_back(self) -> None:
         """Free what an earlier step left in hand: who claims it next, this loop too, judges it by facts of that time."""

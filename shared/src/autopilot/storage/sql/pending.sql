@@ -64,7 +64,7 @@ WITH picked AS MATERIALIZED (
      WHERE q.seq = ANY (ARRAY(SELECT t.seq FROM taken t WHERE (t.seq IN (SELECT l.seq FROM later l)) IS NOT TRUE))
  RETURNING q.seq, q.run_id, q.autopilot_id, q.trigger_id, q.size, q.claims, q.attempts
 )
-SELECT c.next_seq, c.deferred, c.noisy,
+SELECT c.next_seq, c.deferred, c.noisy, c.more,
        l.seq, l.run_id, l.autopilot_id, l.trigger_id, l.size, l.claims, l.attempts,
        r.id IS NOT NULL AS pending, r.source, r.execution_mode, r.rule_version_id, r.planned_at, r.created_at, r.originator_id, r.event, r.payload,
        d.id AS delivery_id, d.provider, d.event AS delivery_event, d.content_type, d.received_at, b.body, b.raw_size,
@@ -101,6 +101,7 @@ SELECT c.next_seq, c.deferred, c.noisy,
   FROM (SELECT CASE WHEN (SELECT count(*) FROM picked) = $3 AND (SELECT count(*) FROM taken) = $3
                     THEN (SELECT max(p.seq) + 1 FROM picked p) END AS next_seq,
                (SELECT count(*) FROM gone) AS deferred,
+               (SELECT count(*) FROM picked) = $3 OR (SELECT count(*) FROM taken) < (SELECT count(*) FROM picked) AS more,
                ARRAY(SELECT DISTINCT n.trigger_id FROM later n) AS noisy,
                set_config('synchronous_commit', 'off', true)) c
   LEFT JOIN (leased l
