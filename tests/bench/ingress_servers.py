@@ -155,7 +155,13 @@ class PlainIntake(Intake):
         new = decide(found, offer.received)
         async with self._database.connection() as conn:
             await conn.execute(
-                _PLAIN_DELIVERY, new.id, new.trigger_id, new.event, new.dedupe_key, new.headers, new.body
+                _PLAIN_DELIVERY,
+                new.id,
+                new.trigger_id,
+                new.event,
+                new.dedupe_key,
+                new.headers.decode(),
+                new.body,
             )
             await conn.execute(
                 _PLAIN_RUN,

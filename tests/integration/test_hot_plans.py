@@ -81,27 +81,21 @@ ANALYZE;
 
 _HOOKS = [uid(2_000_000 + n) for n in (7, 8, 9)]
 _TWO_NEW_ONE_REPEATED: tuple[object, ...] = (
-    *([uid(3_000_000 + n) for n in range(3)], _HOOKS, [1] * 3, [1] * 3, ["e"] * 3, ["k", "n", "n"]),
-    *(
-        ["delivery_id"] * 3,
-        [],
-        ["not_required"] * 3,
-        ["queued"] * 3,
-        ["{}"] * 3,
-        [],
-        [200] * 3,
-        ["{}"] * 3,
-        [],
-        [],
+    json.dumps(
+        [
+            {
+                "id": str(uid(3_000_000 + n)),
+                "run_id": str(uid(4_000_000 + n)),
+                "dedupe_key": key,
+                "headers": {},
+                "response_body": {},
+                "ruling": n + 1,
+            }
+            for n, key in enumerate(["k", "n", "n"])
+        ]
     ),
-    *(
-        [uid(4_000_000 + n) for n in range(3)],
-        [uid(1)] * 3,
-        [uid(1)] * 3,
-        ["trigger_owner"] * 3,
-        [b"{}"] * 3,
-        [],
-    ),
+    *([b"{}"] * 3, _HOOKS, [1] * 3, [1] * 3, ["e"] * 3, ["delivery_id"] * 3, ["not_required"] * 3),
+    *(["queued"] * 3, [], [200] * 3, [], [], [uid(1)] * 3, [uid(1)] * 3, ["trigger_owner"] * 3),
 )
 
 # A batch of 100 runs under one ruling, whose lease is lost: what it looks at is looked at in any case.

@@ -37,11 +37,11 @@ def test_neither_an_offer_nor_what_was_taken_shows_its_contents() -> None:
         body_sha=None,
         signature_status=SignatureStatus.VALID,
         status=DeliveryStatus.QUEUED,
-        headers="{}",
+        headers=b"{}",
         content_type=None,
         body=raw,
         response_status=200,
-        response_body="{}",
+        response_body=b"{}",
     )
     taken = Taken(cast("Found", "hunter2"), new, Born())
     assert (repr(offer), repr(taken)) == (f"Offer({id_})", f"Taken({id_})")

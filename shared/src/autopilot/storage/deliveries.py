@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 import msgspec
+from msgspec import Raw
 
 from autopilot.domain.ids import AgentId, DeliveryId, RunId, TriggerId, UserId
 from autopilot.domain.states import AttributionSource, DeliveryStatus, ReasonCode
@@ -24,7 +26,7 @@ class NewDelivery(msgspec.Struct, kw_only=True, gc=False):
 
     `queued` with a run is an admitted one, without a run one that the dispatcher decides on (S9.10: `autopilot_rev` may
     be None then); `dispatched` has a run that was skipped at once, `ignored` and `rejected` have none.
-    `headers` and `response_body` are JSON text. `body_sha` is the SHA-256 of the body where its key came as an
+    `headers` and `response_body` are JSON. `body_sha` is the SHA-256 of the body where its key came as an
     Idempotency-Key, which must not come with another one.
     """
 
@@ -38,11 +40,11 @@ class NewDelivery(msgspec.Struct, kw_only=True, gc=False):
     body_sha: bytes | None
     signature_status: SignatureStatus
     status: DeliveryStatus
-    headers: str
+    headers: bytes
     content_type: str | None
     body: bytes
     response_status: int
-    response_body: str
+    response_body: bytes
     reason_code: ReasonCode | None = None
     reason: str | None = None
     run_id: RunId | None = None
@@ -70,14 +72,48 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     waits: bool
 
 
-_COLUMNS = tuple(name for name in NewDelivery.__struct_fields__ if name != "body")
+class _Own(msgspec.Struct, omit_defaults=True, gc=False):
+    """What no two deliveries have in common. `ruling` is the place of all the rest among that of its batch, from 1 on."""
+
+    id: DeliveryId
+    headers: Raw
+    response_body: Raw
+    ruling: int
+    raw_size: int | None
+    run_id: RunId | None = None
+    dedupe_key: str | None = None
+    body_sha: bytes | None = None
+
+
+_SHARED = tuple(
+    name for name in NewDelivery.__struct_fields__ if name not in _Own.__struct_fields__ and name != "body"
+)
+_ruling_of = attrgetter(*_SHARED)
+_encode = msgspec.json.Encoder().encode
 
 
 async def insert_deliveries(conn: Conn, deliveries: Sequence[NewDelivery]) -> set[DeliveryId]:
     """Write what can be written; the ids that are new. The absent are stale, repeats, or written by an earlier try."""
-    bodies, raw_sizes = zip(*(pack(new.body) for new in deliveries), strict=True)
-    columns = queries.columns(deliveries, _COLUMNS)
-    rows = await conn.fetch(SQL["insert_deliveries"], *columns, bodies, raw_sizes)
+    rulings: dict[tuple[object, ...], int] = {}
+    bodies: list[bytes] = []
+    own: list[_Own] = []
+    for new in deliveries:
+        body, raw_size = pack(new.body)
+        bodies.append(body)
+        own.append(
+            _Own(
+                id=new.id,
+                headers=Raw(new.headers),
+                response_body=Raw(new.response_body),
+                ruling=rulings.setdefault(_ruling_of(new), len(rulings) + 1),
+                raw_size=raw_size,
+                run_id=new.run_id,
+                dedupe_key=new.dedupe_key,
+                body_sha=new.body_sha,
+            )
+        )
+    shared = [list(values) for values in zip(*rulings, strict=True)]
+    rows = await conn.fetch(SQL["insert_deliveries"], _encode(own).decode(), bodies, *shared)
     return {row[0] for row in rows}
 
 

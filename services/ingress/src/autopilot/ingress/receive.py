@@ -140,7 +140,7 @@ class Receiver:
             case Born(written=written):
                 delivery_id, run_id, outcome = new.id, new.run_id, outcome_of(new)
                 if written is None:
-                    body, status = new.response_body.encode(), new.response_status
+                    body, status = new.response_body, new.response_status
                 else:
                     body, status = written.response_body, written.response_status
             case _:

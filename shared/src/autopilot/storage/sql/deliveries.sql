@@ -1,20 +1,27 @@
 -- name: insert_deliveries
--- Deliveries with all that is born with them (slot, body, run, queue entry), in one statement. A row whose trigger or rule has changed since it
--- was looked up does not join; one whose key or id exists already is left out; the answer is the ids that were written. The entry of one that
--- was not decided on is its own, not a run's (S9.10). `IS TRUE` makes each IN a hash look-up: the planner expects a row or two and would join
--- by comparing all pairs.
+-- Deliveries with all that is born with them (slot, body, run, queue entry), in one statement. $1 holds what is a delivery's own and the place
+-- of its ruling in $3 to $16: those of a batch are few, and encoding each value of each row for each column took longer than the rest of
+-- sending. A row whose trigger or rule has changed since it was looked up does not join; one whose key or id exists already is left out; the
+-- answer is the ids that were written. The entry of one that was not decided on is its own, not a run's (S9.10). `IS TRUE` makes each IN a hash
+-- look-up: the planner expects a row or two and would join by comparing all pairs.
 WITH new AS MATERIALIZED (
     SELECT n.id, n.trigger_id, t.workspace_id, t.autopilot_id, t.provider, n.event, n.dedupe_key, n.dedupe_source, n.body_sha,
            n.signature_status, n.status, n.headers, n.content_type, n.body, n.raw_size, n.response_status, n.response_body, n.reason_code,
            n.reason, n.run_id, n.agent_id, n.accountable_id, n.attribution_source,
            a.execution_mode, a.version_id, a.version, a.squad_id,
            n.dedupe_key IS NOT NULL AND n.status = 'queued' AS takes_slot
-      FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::bytea[], $9::text[],
-                  $10::text[], $11::text[], $12::text[], $13::int[], $14::text[], $15::text[], $16::text[], $17::uuid[], $18::uuid[],
-                  $19::uuid[], $20::text[], $21::bytea[], $22::int[])
-        AS n (id, trigger_id, trigger_rev, autopilot_rev, event, dedupe_key, dedupe_source, body_sha, signature_status, status, headers,
-              content_type, response_status, response_body, reason_code, reason, run_id, agent_id, accountable_id, attribution_source,
-              body, raw_size)
+      FROM (SELECT o.id, o.run_id, o.dedupe_key, decode(o.body_sha, 'base64') AS body_sha, o.raw_size, o.headers, o.response_body, o.body,
+                   ($3::uuid[])[o.ruling] AS trigger_id, ($4::bigint[])[o.ruling] AS trigger_rev, ($5::bigint[])[o.ruling] AS autopilot_rev,
+                   ($6::text[])[o.ruling] AS event, ($7::text[])[o.ruling] AS dedupe_source, ($8::text[])[o.ruling] AS signature_status,
+                   ($9::text[])[o.ruling] AS status, ($10::text[])[o.ruling] AS content_type, ($11::int[])[o.ruling] AS response_status,
+                   ($12::text[])[o.ruling] AS reason_code, ($13::text[])[o.ruling] AS reason, ($14::uuid[])[o.ruling] AS agent_id,
+                   ($15::uuid[])[o.ruling] AS accountable_id, ($16::text[])[o.ruling] AS attribution_source
+              FROM ROWS FROM (
+                       json_to_recordset($1::json) AS (id uuid, run_id uuid, dedupe_key text, body_sha text, raw_size int, headers jsonb,
+                                                       response_body jsonb, ruling int),
+                       unnest($2::bytea[])
+                   ) AS o (id, run_id, dedupe_key, body_sha, raw_size, headers, response_body, ruling, body)
+           ) n
       JOIN autopilot_trigger t ON t.id = n.trigger_id AND t.rev = n.trigger_rev AND t.deleted_at IS NULL
       JOIN autopilot a ON a.id = t.autopilot_id AND a.rev = coalesce(n.autopilot_rev, a.rev)
 ), slots AS (
@@ -36,7 +43,7 @@ WITH new AS MATERIALIZED (
     INSERT INTO webhook_delivery (id, workspace_id, autopilot_id, trigger_id, provider, event, dedupe_key, dedupe_source,
            signature_status, status, headers, content_type, response_status, response_body, run_id, reason_code)
     SELECT b.id, b.workspace_id, b.autopilot_id, b.trigger_id, b.provider, b.event, b.dedupe_key, b.dedupe_source,
-           b.signature_status, b.status, b.headers::jsonb, b.content_type, b.response_status, b.response_body::jsonb, b.run_id,
+           b.signature_status, b.status, b.headers, b.content_type, b.response_status, b.response_body, b.run_id,
            b.reason_code
       FROM born b
      ORDER BY b.id
