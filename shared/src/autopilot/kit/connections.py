@@ -95,6 +95,11 @@ class Connection(web.RequestHandler):
         self._stalled_since = self._loop.time()
         super().pause_writing()
 
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """aiohttp asks for this with each piece of a body that is taken; where nothing has paused it would parse nothing, again."""
+        if self._reading_paused or self._buffer_paused:
+            super().resume_reading(resume_parser)
+
     def resume_writing(self) -> None:
         self._stalled_since = None
         super().resume_writing()
