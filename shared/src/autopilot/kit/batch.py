@@ -68,6 +68,7 @@ class Coalescer(Generic[T, R]):
         hold_s: float = 0.0,
         patience_s: float = 0.0,
     ) -> None:
+        self._loop = asyncio.get_running_loop()  # asking for it takes a system call before Python 3.12
         self._flush = flush
         self._name = name
         self._max_items = max_items
@@ -101,7 +102,7 @@ class Coalescer(Generic[T, R]):
             raise CoalescerClosed
         if len(self._gathering) >= self._max_pending or self._pending_bytes >= self._max_pending_bytes:
             raise QueueFull
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         answer: asyncio.Future[R] = loop.create_future()
         size = self._size(item) if self._size is not None else 0
         self._pending_bytes += size
@@ -128,7 +129,7 @@ class Coalescer(Generic[T, R]):
         self._free_writers -= 1
         self._starting = True
         # A writer outlives the request that happened to start it, so it must not carry that request's log ids.
-        task = asyncio.get_running_loop().create_task(self._write(), context=contextvars.Context())
+        task = self._loop.create_task(self._write(), context=contextvars.Context())
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
 
@@ -139,8 +140,9 @@ class Coalescer(Generic[T, R]):
         if self._is_due():
             self._start_writer()
         elif self._impatient is None:
-            loop = asyncio.get_running_loop()
-            self._impatient = loop.call_at(self._gathering[0].since + self._patience_s, self._look_again)
+            self._impatient = self._loop.call_at(
+                self._gathering[0].since + self._patience_s, self._look_again
+            )
 
     def _look_again(self) -> None:
         self._impatient = None
@@ -153,7 +155,7 @@ class Coalescer(Generic[T, R]):
             return True
         if gathered * busy >= sum(self._on_wire.values()):
             return True
-        return self._gathering[0].since + self._patience_s <= asyncio.get_running_loop().time()
+        return self._gathering[0].since + self._patience_s <= self._loop.time()
 
     async def _write(self) -> None:
         writer = object()
@@ -190,7 +192,7 @@ class Coalescer(Generic[T, R]):
         return entries
 
     async def _deliver(self, entries: list[_Entry[T, R]]) -> None:
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         backoff = Backoff(first_s=0.1, last_s=1.0)
         while entries:
             began = loop.time()

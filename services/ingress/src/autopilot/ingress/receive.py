@@ -23,7 +23,7 @@ from autopilot.ingress.limits import Callers, GoodTokens, SlidingMinute
 from autopilot.ingress.lookup import Found, Lookups
 from autopilot.ingress.write import Born, KeyReused, Repeat
 from autopilot.kit import log, metrics
-from autopilot.kit.deadline import Deadline
+from autopilot.kit.deadline import Deadlines
 from autopilot.kit.http import MAX_HEADER_BYTES, Problem
 from autopilot.kit.ids import uuid7
 from autopilot.kit.replies import Reply
@@ -61,15 +61,16 @@ class Receiver:
         self._requests = requests
         self._debt = debt
         self._good = good
+        self._now = asyncio.get_running_loop().time
+        self._deadlines = Deadlines()
         # Bound once: what is not logged at this level then costs nothing on the way of every webhook.
         logger = log.get_logger().bind()
         self._debug, self._info = logger.debug, logger.info
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        now = asyncio.get_running_loop().time
-        began = now()
+        began = self._now()
         try:
-            outcome, response = await self._answer(request, began + ANSWER_WITHIN_S)
+            outcome, response = await self._answer(request, began)
         except Problem as problem:
             outcome, response = problem.code, answers.refusal(problem)
         except BadBody as error:
@@ -79,10 +80,10 @@ class Receiver:
             outcome, response = _failed(error)
         except Exception as error:  # noqa: BLE001 - the seam of HTTP: every request gets an answer
             outcome, response = _broken(error)
-        _observe(outcome, now() - began)
+        _observe(outcome, self._now() - began)
         return response
 
-    async def _answer(self, request: web.BaseRequest, deadline: float) -> tuple[str, web.StreamResponse]:
+    async def _answer(self, request: web.BaseRequest, began: float) -> tuple[str, web.StreamResponse]:
         token = _token_of(request)
         if token is None:
             return "not_found", answers.not_found()
@@ -91,7 +92,7 @@ class Receiver:
         self._pass_gates(caller, hashed)
         reading = False
         try:
-            with Deadline(deadline):
+            with self._deadlines.until(began + ANSWER_WITHIN_S):
                 found = None
                 if hashed not in self._good:  # a token that was good is looked up together with its batch
                     found = await self._lookups.find(hashed) if looks_like_token(token) else None
