@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+import msgspec
+
 from autopilot.domain.errors import AutopilotError, InfrastructureError
 from autopilot.kit import log, metrics
 from autopilot.kit.backoff import Backoff
@@ -30,14 +32,11 @@ class CoalescerClosed(InfrastructureError):
     """Nothing is taken any more, the process is stopping."""
 
 
-class _Entry(Generic[T, R]):
-    __slots__ = ("answer", "item", "since", "size")
-
-    def __init__(self, item: T, answer: asyncio.Future[R], since: float, size: int) -> None:
-        self.item = item
-        self.answer = answer
-        self.since = since
-        self.size = size
+class _Entry(msgspec.Struct, Generic[T, R], frozen=True, eq=False):
+    item: T
+    answer: asyncio.Future[R]
+    since: float
+    size: int
 
 
 class Coalescer(Generic[T, R]):

@@ -14,6 +14,7 @@ from aiohttp.abc import AbstractStreamWriter
 _LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
+_begun: dict[tuple[int, bytes], bytes] = {}
 _date_of: tuple[int, bytes] = (0, b"")
 
 
@@ -30,23 +31,26 @@ class Reply(web.StreamResponse):
     ) -> None:
         super().__init__(status=status, headers=headers)
         self._bytes = body
-        self._type = content_type
+        self._begins = _begin(status, content_type)
+        self._fields = (
+            "".join([f"{name}: {value}\r\n" for name, value in headers.items()]).encode() if headers else b""
+        )
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         transport = request.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the peer has gone")
-        self._keep_alive = request.keep_alive
+        keep_alive = self._keep_alive = request.keep_alive
+        body = self._bytes
         transport.write(
-            b"%bContent-Type: %b\r\nContent-Length: %d\r\nDate: %b\r\n%b%b\r\n%b"
+            b"%b%d\r\nDate: %b\r\n%b%b\r\n%b"
             % (
-                _LINES[self.status],
-                self._type,
-                len(self._bytes),
+                self._begins,
+                len(body),
                 _date(),
-                "".join([f"{name}: {value}\r\n" for name, value in self.headers.items()]).encode(),
-                _connection(request),
-                b"" if request.method == "HEAD" else self._bytes,
+                self._fields,
+                _connection(request, keep_alive),
+                b"" if request.method == "HEAD" else body,
             )
         )
         if request.protocol.writing_paused:
@@ -57,10 +61,18 @@ class Reply(web.StreamResponse):
         """All is written when it is prepared."""
 
 
-def _connection(request: web.BaseRequest) -> bytes:
+def _begin(status: int, content_type: bytes) -> bytes:
+    begun = _begun.get((status, content_type))
+    if begun is None:
+        begun = b"%bContent-Type: %b\r\nContent-Length: " % (_LINES[status], content_type)
+        _begun[status, content_type] = begun
+    return begun
+
+
+def _connection(request: web.BaseRequest, keep_alive: bool) -> bytes:
     if request.version >= HttpVersion11:
-        return b"" if request.keep_alive else b"Connection: close\r\n"
-    return b"Connection: keep-alive\r\n" if request.keep_alive else b""
+        return b"" if keep_alive else b"Connection: close\r\n"
+    return b"Connection: keep-alive\r\n" if keep_alive else b""
 
 
 def _date() -> bytes:

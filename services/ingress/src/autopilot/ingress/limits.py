@@ -23,6 +23,8 @@ _MAX_HOPS = 32
 _MAX_ADDRESS = 64
 _NAME_BYTES = 16
 
+_NEVER = (-math.inf, -math.inf)
+
 _logger = log.get_logger()
 
 
@@ -107,7 +109,7 @@ class GoodTokens:
 
     def note(self, token_hash: bytes) -> None:
         now, name = self._now(), token_hash[:_NAME_BYTES]
-        seen, told = self._seen.get(name, (-math.inf, -math.inf))
+        seen, told = self._seen.get(name, _NEVER)
         if now - seen < 1.0:
             return  # a busy token need not be noted for every webhook
         if self._tell is not None and now - told > GOOD_FOR_S / 2:
@@ -124,8 +126,8 @@ class GoodTokens:
         self._seen.pop(token_hash[:_NAME_BYTES], None)
 
     def __contains__(self, token_hash: bytes) -> bool:
-        seen, _ = self._seen.get(token_hash[:_NAME_BYTES], (-math.inf, 0.0))
-        return self._now() - seen <= GOOD_FOR_S
+        noted = self._seen.get(token_hash[:_NAME_BYTES])
+        return noted is not None and self._now() - noted[0] <= GOOD_FOR_S
 
     def _keep(self, name: bytes, seen: float, told: float) -> None:
         self._seen[name] = (seen, told)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import chain
 from traceback import extract_tb
 from typing import assert_never
 
@@ -125,7 +126,14 @@ class Receiver:
 
     def _told(self, taken: Taken) -> tuple[str, web.StreamResponse]:
         new = taken.new
+        outcome: str
         match taken.fate:
+            case Born(written=written):
+                delivery_id, run_id, outcome = new.id, new.run_id, outcome_of(new)
+                if written is None:
+                    body, status = new.response_body, new.response_status
+                else:
+                    body, status = written.response_body, written.response_status
             case KeyReused():
                 raise answers.key_reused()
             case Repeat(original=original):
@@ -138,12 +146,6 @@ class Receiver:
                     trigger_id=new.trigger_id,
                 )
                 body, status = answers.encode(repeat), 200
-            case Born(written=written):
-                delivery_id, run_id, outcome = new.id, new.run_id, outcome_of(new)
-                if written is None:
-                    body, status = new.response_body, new.response_status
-                else:
-                    body, status = written.response_body, written.response_status
             case _:
                 assert_never(taken.fate)
         report = self._debug if outcome in ("accepted", "duplicate") else self._info
@@ -182,8 +184,8 @@ class Receiver:
 
 def _token_of(request: web.BaseRequest) -> str | None:
     """The token in the path; None for every path that is not a webhook's. Problem for what HTTP itself forbids."""
-    expected = request.headers.get(EXPECT, "100-continue")
-    if expected.lower() != "100-continue":
+    expected = request.headers.get(EXPECT)
+    if expected is not None and expected.lower() != "100-continue":
         raise answers.expectation_failed()
     path = request.rel_url.raw_path
     token = path[len(PATH) :]
@@ -191,23 +193,26 @@ def _token_of(request: web.BaseRequest) -> str | None:
         return None
     if request.method != "POST":
         raise answers.method_not_allowed()
-    if sum([len(name) + len(value) + 4 for name, value in request.raw_headers]) > MAX_HEADER_BYTES:
+    headers = request.raw_headers
+    if sum(map(len, chain.from_iterable(headers))) + 4 * len(headers) > MAX_HEADER_BYTES:
         raise answers.headers_too_large()
     return token
 
 
 async def _read_body(request: web.BaseRequest) -> bytes:
-    encodings = ",".join(request.headers.getall(CONTENT_ENCODING, ()))
-    if any(encoding.strip().lower() not in ("", "identity") for encoding in encodings.split(",")):
-        raise answers.encoding_refused()
+    headers, content = request.headers, request.content
+    if CONTENT_ENCODING in headers:
+        encodings = ",".join(headers.getall(CONTENT_ENCODING))
+        if any(encoding.strip().lower() not in ("", "identity") for encoding in encodings.split(",")):
+            raise answers.encoding_refused()
     if (request.content_length or 0) > MAX_BODY_BYTES:
         raise answers.body_too_large(MAX_BODY_BYTES)
     try:
-        if EXPECT in request.headers:
+        if EXPECT in headers:
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             request.writer.output_size = 0  # the answer itself has not begun
         # What has come with its headers need not be gathered.
-        raw = request.content.read_nowait() if request.content.is_eof() else await request.read()
+        raw = content.read_nowait() if content.is_eof() else await request.read()
     except web.HTTPRequestEntityTooLarge:
         raise answers.body_too_large(MAX_BODY_BYTES) from None
     except (web.RequestPayloadError, OSError):
