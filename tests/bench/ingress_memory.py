@@ -1,4 +1,7 @@
-"""Memory of ingress under load: pushes of 8 KiB, of 250 KiB, unknown tokens; for a dozen seconds each, or AUTOPILOT_BENCH_REQUESTS=1000000."""
+"""Memory of ingress under load: pushes of 8 KiB, of 250 KiB, unknown tokens; for a dozen seconds each, or AUTOPILOT_BENCH_REQUESTS=1000000.
+
+The large pushes are then as many as bring as many bytes.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,18 @@ SHOWN = 8
 
 
 async def hold(
-    bench: Bench, server: Server, name: str, requests: Iterator[bytes], expected: bytes, status: int = 200
+    bench: Bench,
+    server: Server,
+    name: str,
+    requests: Iterator[bytes],
+    expected: bytes,
+    *,
+    at_least: int = REQUESTS,
+    status: int = 200,
 ) -> None:
     """Send for as long as is asked, and print what the process holds meanwhile; what was written is thrown away."""
     done, held = 0, [server.rss_mib]
-    while len(held) <= SLICES or done < REQUESTS:
+    while len(held) <= SLICES or done < at_least:
         measured = await load(server.port, requests, expected, status=status, seconds=SLICE_S)
         done += len(measured.took_s)
         await truncate(bench.url, *TABLES)
@@ -38,8 +48,15 @@ async def bench() -> None:
     small, large = push(SMALL_BYTES), push(LARGE_BYTES)
     async with make_bench() as bench, bench.ingress() as server:
         await hold(bench, server, f"pushes of {len(small):,} bytes", posts(bench.token, small), ACCEPTED)
-        await hold(bench, server, f"pushes of {len(large):,} bytes", posts(bench.token, large), ACCEPTED)
-        await hold(bench, server, "unknown tokens", strangers(small), b'"not_found"', 404)
+        await hold(
+            bench,
+            server,
+            f"pushes of {len(large):,} bytes",
+            posts(bench.token, large),
+            ACCEPTED,
+            at_least=REQUESTS * len(small) // len(large),
+        )
+        await hold(bench, server, "unknown tokens", strangers(small), b'"not_found"', status=404)
 
 
 def main() -> None:
