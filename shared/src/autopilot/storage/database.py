@@ -36,9 +36,9 @@ _SESSION = {
 }
 
 
-# What a service asks again and again is answered by indexes, in their order. A plan is kept for long, and one that was made
-# while a table was empty would go on reading all of it.
-_SERVICE = {"enable_seqscan": "off", "enable_bitmapscan": "off"}
+# What a service asks again and again is answered by indexes. A plan is kept for long, and one that was made while a table was
+# empty would go on reading all of it.
+_SERVICE = {"enable_seqscan": "off"}
 
 
 def _encode_json(value: Any) -> str:

@@ -28,8 +28,14 @@ SEQUENCE_EVERY_S = 0.25
 GATHER_S = 0.04
 # A stuck neighbour costs a batch half a second before it is split; all timeouts together stay below the lease.
 # Its few statements are large, and their plans fit batches of any size: planning each anew for the first calls of every
-# connection would be what a run waits for.
-_SESSION = {"lock_timeout": "500", "statement_timeout": "10000", "plan_cache_mode": "force_generic_plan"}
+# connection would be what a run waits for. A claim must go through the queue in the order of its index and stop in time: a
+# plan that was made while the queue was empty would rather gather all of it first.
+SESSION = {
+    "lock_timeout": "500",
+    "statement_timeout": "10000",
+    "plan_cache_mode": "force_generic_plan",
+    "enable_bitmapscan": "off",
+}
 
 
 async def build(service: Service, config: DispatcherConfig) -> None:
@@ -39,7 +45,7 @@ async def build(service: Service, config: DispatcherConfig) -> None:
             config,
             name="dispatcher",
             max_size=max(config.db_pool_max, config.dispatch_concurrency + 3),
-            settings=_SESSION,
+            settings=SESSION,
         )
     )
     bus = await service.resource(Bus(config.nats_url, name="dispatcher"))

@@ -105,9 +105,11 @@ async def run_command(
         return Ended(exit_code=code, stopped=stopped)
     finally:
         _signal(group, signal.SIGKILL)
-        # Also when cancelled, it is waited for before the caller goes on, who may close the loop.
-        await _first_of([child.exited.wait()], _DRAIN_S)
-        transport.close()
+        try:
+            # Also when cancelled, it is waited for before the caller goes on, who may close the loop.
+            await _first_of([child.exited.wait()], _DRAIN_S)
+        finally:
+            transport.close()
 
 
 class _Child(asyncio.SubprocessProtocol):
