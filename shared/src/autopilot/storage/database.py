@@ -224,14 +224,12 @@ class Database:
         `use_case` must take no effect outside its connection. Contention is raised after `tries`; DatabaseUnavailable
         at once, since a COMMIT whose answer was lost may have happened: such a caller retries with the same ids.
         """
-        for left in reversed(range(tries)):
-            try:
-                async with self.transaction() as conn:
-                    return await use_case(conn)
-            except Contention:
-                if not left:
-                    raise
-        raise AssertionError("unreachable: the last try returns or raises")
+
+        async def whole(conn: Conn) -> T:
+            async with _inside(conn.transaction()):
+                return await use_case(conn)
+
+        return await self.attempt(whole, tries=tries)
 
     async def attempt(self, use_case: Callable[[Conn], Awaitable[T]], *, tries: int = 3) -> T:
         """Run a use case whose statements are each a transaction of their own, again from the start as `transact` does."""
