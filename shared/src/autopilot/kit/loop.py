@@ -18,7 +18,7 @@ _logger = log.get_logger()
 _failures = metrics.counter("loop_failures_total", "Steps that failed, by loop and kind", ["loop", "kind"])
 _seconds = metrics.histogram("loop_step_seconds", "How long a step took", ["loop"])
 
-PATIENCE_S = 0.02
+PATIENCE_S = 0.1
 _POLL_JITTER = 0.1
 
 
