@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from autopilot.bus import subjects
 from autopilot.bus.connection import Bus
@@ -78,18 +79,9 @@ async def build(service: Service, config: DispatcherConfig) -> None:
 
     flood = Flood(database, config)
     flood.wake = service.loop(Loop("pacing", flood.step, poll_s=poll_s)).wake
-    dispatching: list[Loop] = []
-
-    def wake() -> None:
-        wake_one(dispatching)
-
-    def share() -> None:
-        wake_one(dispatching, patience_s=0)
-
-    for number in range(config.dispatch_concurrency):
-        worker = await service.resource(Worker(database, bus, config, tell=sequencing.wake, flood=flood))
-        worker.more = share
-        dispatching.append(service.loop(Loop(f"dispatch-{number}", worker.step, poll_s=poll_s)))
+    wake = await _dispatching(
+        service, config, lambda: Worker(database, bus, config, tell=sequencing.wake, flood=flood)
+    )
 
     # Without a wake-up: deliveries are kept undecided only where something is broken, and a poll is soon enough.
     admissions = await service.resource(Admissions(database, config, wake=wake))
@@ -104,6 +96,22 @@ async def build(service: Service, config: DispatcherConfig) -> None:
         sequencing.wake()
 
     bus.on_wake(subjects.wake_dispatch, heard)
+
+
+async def _dispatching(
+    service: Service, config: DispatcherConfig, make: Callable[[], Worker]
+) -> Callable[[], None]:
+    """Run the dispatch loops; what to call when the queue has got entries."""
+    loops: list[Loop] = []
+
+    def share() -> None:
+        wake_one(loops, patience_s=0)
+
+    for number in range(config.dispatch_concurrency):
+        worker = await service.resource(make())
+        worker.more = share
+        loops.append(service.loop(Loop(f"dispatch-{number}", worker.step, poll_s=config.poll_interval_s)))
+    return lambda: wake_one(loops)
 
 
 if __name__ == "__main__":
