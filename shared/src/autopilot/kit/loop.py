@@ -182,7 +182,7 @@ def wake_one(loops: Sequence[Loop], *, patience_s: float = PATIENCE_S) -> None:
     for loop in loops:
         if loop.takes_news(within_s=patience_s):
             loop.wake()
-            if patience_s:
+            if loop.owes_news:
                 asyncio.get_running_loop().call_later(patience_s, _pass_on, loop, loops)
             return
     for loop in loops:
