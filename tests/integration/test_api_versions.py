@@ -194,7 +194,7 @@ async def stamped_by(api: Api, bench: Bench, rule: str) -> set[str]:
 
 
 async def test_a_run_of_long_ago_tells_what_was_published_then_and_by_whom(bench: Bench) -> None:
-    """S5.3, S5.4: also when all of it has been edited, the triggers deleted and the rule archived."""
+    """S2.6, S5.3, S5.4: also when all of it has been edited, the triggers deleted and the rule archived."""
     rule = await bench.rule()
     await bench.edit(bench.cleo, rule, "PATCH", "", {"description": "The old runbook.", "title": "Old"})
     await bench.edit(

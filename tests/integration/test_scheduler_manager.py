@@ -74,7 +74,7 @@ async def states(database: Database) -> dict[str, str]:
 
 
 async def test_two_schedulers_run_the_newest_plan_once_and_not_again(database: Database) -> None:
-    """S7.3, S7.6"""
+    """S7.1, S7.3, S7.6"""
     work = Work()
     both = [job(database, work), job(database, work)]
     await tick(*both)

@@ -1,4 +1,4 @@
-"""S2.2 and its like: the database itself refuses every state that may not be, by the name of the broken rule."""
+"""S2.2, S2.4 and their like: the database itself refuses every state that may not be, by the name of the broken rule."""
 
 from __future__ import annotations
 
