@@ -35,9 +35,9 @@ VALUES ({rule_v1}, {ws}, {rule}, 1, 'user', {ann}, 'created', '{{}}'), ({rule_v2
        ({bare_v1}, {ws}, {bare}, 1, 'user', {ann}, 'created', '{{}}'), ({strict_v1}, {ws}, {strict}, 1, 'user', {ann}, 'created', '{{}}');
 INSERT INTO autopilot_trigger (id, workspace_id, autopilot_id, kind, published_by, published_version_id, cron, timezone, catch_up,
                                tzdata_version, next_run_at)
-VALUES ({cron}, {ws}, {rule}, 'schedule', {ann}, {rule_v2}, '0 * * * *', 'UTC', 'latest', '2025b', now() + interval '1 hour'),
+VALUES ({cron}, {ws}, {rule}, 'schedule', {ann}, {rule_v2}, '0 * * * *', 'UTC', 'latest', '2025b', now() + interval '1 day'),
        ({never}, {ws}, {rule}, 'schedule', {ann}, {rule_v2}, '0 0 30 2 *', 'UTC', 'all', '2025b', NULL),
-       ({tick}, {ws}, {strict}, 'schedule', {ann}, {strict_v1}, '* * * * *', 'UTC', 'latest', '2025b', now() + interval '1 minute');
+       ({tick}, {ws}, {strict}, 'schedule', {ann}, {strict_v1}, '* * * * *', 'UTC', 'latest', '2025b', now() + interval '1 day');
 INSERT INTO autopilot_trigger (id, workspace_id, autopilot_id, kind, published_by, published_version_id, provider, token_hash, token_enc, token_hint)
 VALUES ({hook}, {ws}, {rule}, 'webhook', {ann}, {rule_v2}, 'generic', 'hook', 'enc', 'abcd');
 """
@@ -61,14 +61,14 @@ VALUES ({missed}, {ws}, {rule}, {cron}, 'schedule', 'skipped', 'create_issue', {
         'schedule_missed', 'too late', clock_timestamp(), {ann}, 'trigger_owner');
 INSERT INTO sys_cron_executions (id, job_name, scope_kind, scope_id, plan_time, state, max_attempts, reentry, runner_id, lease_token,
                                  started_at, stale_at, schedule_rev, result, error_code, next_retry_at, finished_at)
-SELECT x.id, 'autopilot_schedule_dispatch', 'trigger', x.scope, x.plan, x.state, 3, true, {runner}, {lease}, now(), clock_timestamp() + interval '5 minutes',
+SELECT x.id, 'autopilot_schedule_dispatch', 'trigger', x.scope, x.plan, x.state, 3, true, {runner}, {lease}, now(), clock_timestamp() + interval '1 day',
        1, x.result, x.error, x.retry, CASE WHEN x.state <> 'RUNNING' THEN clock_timestamp() END
   FROM (VALUES ({e_opened}::uuid, {cron}, '2026-01-01 10:00Z'::timestamptz, 'SUCCESS', '{{}}'::jsonb, NULL, NULL::timestamptz),
                ({e_missed}, {cron}, '2026-01-01 09:00Z', 'SUCCESS', '{{}}', NULL, NULL),
                ({e_first}, {tick}, '2026-01-01 10:00Z', 'SUCCESS', '{{}}', NULL, NULL),
                ({e_parked}, {tick}, '2026-01-01 10:01Z', 'SUCCESS', '{{}}', NULL, NULL),
                ({e_not_due}, {cron}, '2026-01-01 08:00Z', 'SUCCESS', '{{"outcome": "not_due"}}', NULL, NULL),
-               ({e_retry}, {cron}, '2026-01-01 07:00Z', 'FAILED', NULL, 'handler_error', now() + interval '1 minute'),
+               ({e_retry}, {cron}, '2026-01-01 07:00Z', 'FAILED', NULL, 'handler_error', now() + interval '1 day'),
                ({e_working}, {cron}, '2026-01-01 06:00Z', 'RUNNING', NULL, NULL, NULL)) AS x (id, scope, plan, state, result, error, retry);
 INSERT INTO webhook_delivery (id, workspace_id, autopilot_id, trigger_id, provider, event, dedupe_key, dedupe_source, signature_status,
                               status, headers, response_status, response_body, run_id, reason_code)
@@ -88,8 +88,9 @@ INSERT INTO trigger_pace (trigger_id, pace_per_min, granted_at) VALUES ({hook}, 
 INSERT INTO dispatch_queue (run_id, autopilot_id) VALUES ({manual}, {rule});
 INSERT INTO dispatch_queue (delivery_id, autopilot_id, trigger_id) VALUES ({d_undecided}, {rule}, {hook});
 INSERT INTO dispatch_deferred (kind, run_id, autopilot_id, trigger_id, available_at, enqueued_at)
-VALUES ('paced', {paced}, {rule}, {hook}, now() + interval '1 minute', now()),
-       ('parked', {parked}, {strict}, {tick}, now() + interval '1 hour', now());
+VALUES ('paced', {paced}, {rule}, {hook}, now() + interval '1 day', now()),
+       ('parked', {parked}, {strict}, {tick}, now() + interval '1 day', now());
+UPDATE dispatch_queue SET enqueued_at = now() + interval '1 day';
 """
 
 _DISPATCHED = """
@@ -106,9 +107,9 @@ SELECT x.id, {ws}, {agent}, x.issue, x.run, x.rule, 'Do.', x.status, {runtime}, 
        CASE WHEN x.status IN ('completed', 'failed') THEN clock_timestamp() END, x.result, x.error, x.failure
   FROM (VALUES ({t_opened}::uuid, {i_opened}::uuid, {opened}::uuid, {rule}::uuid, 'queued', NULL::uuid, NULL::timestamptz, NULL, NULL, NULL),
                ({t_hooked}, {i_hooked}, {hooked}, {rule}, 'completed', {lease}, now(), 'Done.', NULL, NULL),
-               ({t_running}, NULL, {running}, {bare}, 'running', {lease}, now() + interval '1 minute', NULL, NULL, NULL),
+               ({t_running}, NULL, {running}, {bare}, 'running', {lease}, now() + interval '1 day', NULL, NULL, NULL),
                ({t_broken}, NULL, {broken}, {bare}, 'failed', {lease}, now(), NULL, 'it broke', 'agent'),
-               ({t_first}, NULL, {first}, {strict}, 'claimed', {lease}, now() + interval '1 minute', NULL, NULL, NULL)
+               ({t_first}, NULL, {first}, {strict}, 'claimed', {lease}, now() + interval '1 day', NULL, NULL, NULL)
        ) AS x (id, issue, run, rule, status, lease, lease_until, result, error, failure);
 INSERT INTO task_output (task_id, attempt, place, text) VALUES ({t_running}, 1, 0, 'Reading.');
 UPDATE autopilot_run r
@@ -126,6 +127,7 @@ SELECT workspace_id, row_number() OVER (ORDER BY id), event_id, autopilot_id, ru
   FROM run_event_outbox ORDER BY id LIMIT 5;
 DELETE FROM run_event_outbox o USING run_event e WHERE e.event_id = o.event_id;
 INSERT INTO event_head (workspace_id, last_seq, relayed_seq) SELECT workspace_id, max(seq), max(seq) FROM run_event GROUP BY workspace_id;
+UPDATE run_event_outbox SET occurred_at = now() + interval '1 day';
 """
 
 
@@ -162,6 +164,7 @@ async def build(url: str) -> Ids:
 
     Runs by name: manual and paced (pending), opened (issue_created), hooked (completed), running, broken (failed after
     a start), given_up (failed without one), missed and refused (skipped), first (running) with parked behind it.
+    Whatever waits is due in a day, so that nothing is overdue however long the tests of a module take.
     """
     conn = await asyncpg.connect(url)
     try:
