@@ -54,7 +54,7 @@ class World:
     async def at(self, instant: datetime) -> list[asyncpg.Record]:
         """The runs after the scheduler has had its turn at that time."""
         await self.time.set(instant)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await self.scheduler.drain()
         return await self.runs()
 

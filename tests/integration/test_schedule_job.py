@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from tests.support import rules
 from tests.support.dispatching import admit_one, assert_coherent, execute, fetch, row
 from tests.support.rules import Setting
 from tests.support.scheduling import (
+    FAR_OFF,
     YEARLY,
     Scheduler,
     due_at,
@@ -32,8 +33,6 @@ from autopilot.engine import triggers as trigger_engine
 from autopilot.kit import points
 from autopilot.storage.database import Database
 from autopilot.storage.errors import DatabaseUnavailable
-
-NEW_YEAR = datetime(datetime.now(UTC).year + 1, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -63,7 +62,7 @@ async def test_a_due_plan_gets_run_queue_entry_execution_and_next_occurrence(
     assert (execution["state"], execution["plan_time"], execution["attempts"]) == ("SUCCESS", planned, 1)
     assert (execution["scope_kind"], execution["schedule_rev"]) == ("trigger", 1)
     assert execution["result"] == {"outcome": "admitted", "run_id": str(run["id"])}
-    assert await due_at(database, trigger_id) == NEW_YEAR
+    assert await due_at(database, trigger_id) == FAR_OFF
     assert scheduler.wakes == 1
     await assert_coherent(database)
 
@@ -90,10 +89,10 @@ async def test_a_failure_before_the_commit_leaves_nothing_and_the_plan_is_admitt
 @pytest.mark.parametrize(
     ("fields", "late_s", "status"),
     [
-        pytest.param({}, 298, "pending", id="S7.10 4:58 late runs"),
+        pytest.param({}, 240, "pending", id="S7.10 4:00 late runs"),
         pytest.param({}, 301, "skipped", id="S7.10 5:01 late is missed"),
         pytest.param({"lateness_s": 3600}, 3500, "pending", id="S7.11 a lateness of its own"),
-        pytest.param({"catch_up": CatchUp.NONE}, 55, "pending", id="S7.11 none within a minute"),
+        pytest.param({"catch_up": CatchUp.NONE}, 10, "pending", id="S7.11 none within a minute"),
         pytest.param({"catch_up": CatchUp.NONE}, 61, "skipped", id="S7.11 none after a minute"),
         pytest.param({"catch_up": CatchUp.ALL}, 7200, "pending", id="S7.11 all has no lateness"),
     ],
@@ -101,6 +100,7 @@ async def test_a_failure_before_the_commit_leaves_nothing_and_the_plan_is_admitt
 async def test_lateness_decides_whether_an_occurrence_runs_or_is_recorded_as_missed(
     database: Database, setting: Setting, fields: dict[str, Any], late_s: float, status: str
 ) -> None:
+    """By the real clock, which goes on meanwhile: to the microsecond it is tried on a clock that the test sets."""
     trigger_id = await due_trigger(database, setting, late_s=late_s, **fields)
     await Scheduler(database).drain()
     [run] = await runs_of(database, trigger_id)
@@ -111,7 +111,7 @@ async def test_lateness_decides_whether_an_occurrence_runs_or_is_recorded_as_mis
         assert "too late" in run["failure_reason"]
         assert execution["result"]["outcome"] == "skipped"
         assert execution["result"]["code"] == "schedule_missed"
-    assert await due_at(database, trigger_id) == NEW_YEAR
+    assert await due_at(database, trigger_id) == FAR_OFF
     await assert_coherent(database)
 
 
@@ -158,6 +158,7 @@ async def test_resuming_gives_the_next_future_occurrence_and_admits_nothing_for_
     trigger_id = await due_trigger(
         database, setting, autopilot_id=autopilot.id, cron="* * * * *", late_s=7200
     )
+    [before] = await fetch(database, "SELECT clock_timestamp() AS now")
     for status in (AutopilotStatus.PAUSED, AutopilotStatus.ACTIVE):
         edit = rule_engine.AutopilotEdit(status=status)
         async with database.transaction() as conn:
@@ -168,9 +169,8 @@ async def test_resuming_gives_the_next_future_occurrence_and_admits_nothing_for_
             assert await due_at(database, trigger_id) is None
             await Scheduler(database).drain()
     following = await due_at(database, trigger_id)
-    [now] = await fetch(database, "SELECT clock_timestamp() AS now")
     assert following is not None
-    assert following > now["now"] - timedelta(seconds=5)
+    assert following > before["now"]
     await Scheduler(database).drain()
     assert all(run["planned_at"] >= following for run in await runs_of(database, trigger_id))
 
@@ -190,7 +190,7 @@ async def test_a_plan_that_an_edit_overtakes_is_not_written_over(
                 autopilot.id,
                 trigger_id,
                 setting.owner_id,
-                trigger_engine.TriggerEdit(cron="0 0 2 1 *"),
+                trigger_engine.TriggerEdit(cron=f"0 0 2 {FAR_OFF.month} *"),
             )
 
     with points.armed("scheduler.schedule.before_commit", "block") as point:
@@ -202,7 +202,7 @@ async def test_a_plan_that_an_edit_overtakes_is_not_written_over(
         point.release()
         await asyncio.gather(stepping, editing)
     assert len(await runs_of(database, trigger_id)) == 1
-    assert await due_at(database, trigger_id) == NEW_YEAR + timedelta(days=1)
+    assert await due_at(database, trigger_id) == FAR_OFF + timedelta(days=1)
 
 
 async def test_a_plan_passed_over_for_a_held_edit_is_judged_by_the_edited_rule(
@@ -245,14 +245,20 @@ async def test_two_schedulers_share_many_due_triggers_and_double_none(
         while (wait := await one.step()) is not None and (wait is True or wait < 1):
             pass
 
-    await asyncio.gather(*(work(one) for one in both))
+    # Neither commits before both have taken some; after that, whoever is given the machine may do more.
+    with points.armed("scheduler.schedule.before_commit", "block") as point:
+        working = asyncio.gather(*(work(one) for one in both))
+        while point.hits < 2 and not working.done():
+            await asyncio.sleep(0.01)
+        point.release()
+        await working
     runs = await fetch(database, "SELECT trigger_id FROM autopilot_run")
     assert Counter(Counter(run["trigger_id"] for run in runs).values()) == {1: 2000}
     executions = await fetch(
         database, "SELECT runner_id, count(*) AS n FROM sys_cron_executions GROUP BY runner_id"
     )
     assert sum(execution["n"] for execution in executions) == 2000
-    assert min(execution["n"] for execution in executions) >= 400
+    assert min(execution["n"] for execution in executions) >= 100, "a batch at least"
     assert len(executions) == 2
     assert all(one.wakes for one in both)
 
@@ -391,11 +397,11 @@ async def test_an_idle_step_says_when_the_next_occurrence_is(database: Database,
     """S7.9: the loop sleeps until then, not for a poll interval."""
     assert await Scheduler(database).step() is None
     trigger_id = await due_trigger(database, setting)
-    await make_due(database, trigger_id, late_s=-30)
+    await make_due(database, trigger_id, late_s=-3000)
     wait = await Scheduler(database).step()
     assert wait is not True
     assert wait is not None
-    assert 20 < wait <= 30
+    assert 2900 < wait <= 3000
 
 
 async def _statuses(database: Database, autopilot_id: AutopilotId) -> dict[str, int]:

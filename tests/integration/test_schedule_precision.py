@@ -10,7 +10,8 @@ from tests.support.scheduling import Scheduler
 from autopilot.kit.loop import Loop
 from autopilot.storage.database import Database
 
-LAX_MS = 1500.0  # for a machine that does other things; measured idle it is a few milliseconds (make bench)
+# For a machine that does other things, and stands still for seconds; measured idle it is a few milliseconds (make bench).
+LAX_MS = 10_000.0
 
 
 async def test_fifty_occurrences_and_retries_are_admitted_at_their_time(postgres_url: str) -> None:
@@ -22,7 +23,7 @@ async def test_fifty_occurrences_and_retries_are_admitted_at_their_time(postgres
         await spread.begin(after_s=0.5, every_s=0.05)
         loop.start()
         try:
-            late_ms = await spread.lateness_ms(timeout_s=20)
+            late_ms = await spread.lateness_ms(timeout_s=40)
         finally:
             await loop.stop()
     print(f"lateness p50 {percentile(late_ms, 0.5):.1f} ms, p99 {percentile(late_ms, 0.99):.1f} ms")

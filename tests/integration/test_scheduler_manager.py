@@ -19,12 +19,17 @@ from autopilot.storage.database import Database
 from autopilot.storage.executions import Scope
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+NOW = datetime(2031, 3, 5, 11, 40, tzinfo=UTC)
 DAY = timedelta(days=1)
 
 
 @pytest.fixture
 async def database(postgres_url: str) -> AsyncIterator[Database]:
-    async with Database(postgres_url, name="test", max_size=12) as opened:
+    """One whose clock stands still: no hour and no day begins between two ticks of a test."""
+    async with (
+        simulated_time(postgres_url, NOW) as time,
+        Database(postgres_url, name="test", max_size=12, settings=time.url_settings) as opened,
+    ):
         yield opened
 
 
@@ -199,9 +204,8 @@ async def test_a_stale_plan_is_swept_and_run_again_in_one_tick(database: Databas
 async def test_a_tick_says_when_the_next_plan_or_retry_is_due(postgres_url: str) -> None:
     """S7.6: hourly, with a delay of five minutes; a retry is due a minute after its failure, not at the next poll."""
     work = Work(raises=[EVERYWHERE.id])
-    start = datetime(2031, 3, 5, 11, 40, tzinfo=UTC)
     async with (
-        simulated_time(postgres_url, start) as time,
+        simulated_time(postgres_url, NOW) as time,
         Database(postgres_url, name="test", settings=time.url_settings) as database,
     ):
         hourly = {"cadence": timedelta(hours=1), "schedule_delay": timedelta(minutes=5), "max_attempts": 2}
@@ -213,13 +217,13 @@ async def test_a_tick_says_when_the_next_plan_or_retry_is_due(postgres_url: str)
             await time.advance(timedelta(minutes=1))
             assert await one.tick() == 24 * 60
             await one.idle()
-            await time.set(start + timedelta(minutes=25))
+            await time.set(NOW + timedelta(minutes=25))
             assert await one.tick() == 60 * 60
             await one.idle()
             other = job(database, work, cadence=None, plans_for_scope=never, name="planned")
             assert await other.tick() is None
             await other.idle()
-    assert work.plans == [start.replace(minute=0)] * 2 + [start.replace(hour=12, minute=0)]
+    assert work.plans == [NOW.replace(minute=0)] * 2 + [NOW.replace(hour=12, minute=0)]
 
 
 async def never(_scope: Scope, _since: datetime, _until: datetime) -> list[datetime]:
@@ -266,6 +270,6 @@ def test_rerun_says_that_there_is_no_such_plan(
 
 async def _until(database: Database, expected: dict[str, str]) -> None:
     """Wait for what tasks of this process are writing."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while await states(database) != expected:
             await asyncio.sleep(0)

@@ -22,7 +22,11 @@ from autopilot.storage.database import Database
 
 @pytest.fixture
 async def database(postgres_url: str) -> AsyncIterator[Database]:
-    async with Database(postgres_url, name="test") as opened:
+    """One whose clock stands still: no hour begins while a test counts those before it."""
+    async with (
+        simulated_time(postgres_url, datetime(2027, 3, 1, 12, 20, tzinfo=UTC)) as time,
+        Database(postgres_url, name="test", settings=time.url_settings) as opened,
+    ):
         yield opened
 
 

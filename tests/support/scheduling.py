@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
@@ -14,7 +14,10 @@ from autopilot.domain.ids import AutopilotId, TriggerId
 from autopilot.scheduler.jobs.schedule import ScheduleJob
 from autopilot.storage.database import Database
 
-YEARLY = "0 0 1 1 *"  # between New Year and the next, what a test sets as next_run_at is the only occurrence
+_TODAY = datetime.now(UTC)
+# Half a year from now, so that whatever the day, what a test sets as next_run_at is the only occurrence about now.
+FAR_OFF = datetime(_TODAY.year + (_TODAY.month > 6), (_TODAY.month + 5) % 12 + 1, 1, tzinfo=UTC)
+YEARLY = f"0 0 1 {FAR_OFF.month} *"
 
 
 class Scheduler(ScheduleJob):
