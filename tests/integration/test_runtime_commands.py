@@ -49,10 +49,12 @@ async def working(
 
 
 async def appears(path: Path) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(30):
         while not path.exists():
             await asyncio.sleep(0.01)
 
+
+MARK = os.getpid()  # what tells the commands of these tests from those of another run of them
 
 HOSTILE = {
     # Output of four times the limit that is kept, and no end of it in sight until it is told to end.
@@ -62,7 +64,11 @@ HOSTILE = {
     "prints no text": ("printf 'a\\000b\\377\\376c'", "ab\ufffd\ufffdc", ""),
     "prints nothing": ("true", "", ""),
     # A child that holds the output and one that does not: neither keeps the task, and neither outlives it.
-    "leaves children": ("sleep 301 & (exec >/dev/null 2>&1; sleep 302) & echo left", "left", "sleep 30[12]"),
+    "leaves children": (
+        f"sleep 301.{MARK} & (exec >/dev/null 2>&1; sleep 302.{MARK}) & echo left",
+        "left",
+        rf"sleep 30[12]\.{MARK}",
+    ),
 }
 
 
@@ -77,7 +83,8 @@ async def test_a_command_that_behaves_badly_is_a_task_like_any_other(api: FakeRu
         assert outcome["result"].endswith(end)
         assert len(outcome["result"].encode()) <= 64 * 1024
         assert (await api.outcome(await api.give()))["action"] == "complete"
-    assert not children or not commands_like(children)
+    if children:
+        await none_like(children)
 
 
 async def test_what_a_stopped_command_has_started_is_ended_too_and_killed_if_need_be(
@@ -86,12 +93,12 @@ async def test_what_a_stopped_command_has_started_is_ended_too_and_killed_if_nee
     """S11.7: SIGTERM reaches the whole group, whoever clears up has 10 s for it, and who will not is killed."""
     tidy = f"(trap 'sleep 0.5; echo > {tmp_path}/tidied; exit' TERM; exec >/dev/null 2>&1; while :; do sleep 0.05; done) &"
     task = await api.give()
-    async with working(api, f"{tidy} echo > {tmp_path}/started; sleep 303"):
+    async with working(api, f"{tidy} echo > {tmp_path}/started; sleep 303.{MARK}"):
         await appears(tmp_path / "started")
         api.states[task["lease_token"]] = "cancelled"
-        await api.until(lambda: len(api.of("/claim")) == 2)
+        await api.until(lambda: len(api.of("/claim")) >= 2)
     assert (tmp_path / "tidied").exists()
-    assert not commands_like("sleep 303")
+    await none_like(rf"sleep 303\.{MARK}")
 
 
 async def test_a_task_has_a_folder_of_its_own_that_stays_if_asked_for(
@@ -103,7 +110,7 @@ async def test_a_task_has_a_folder_of_its_own_that_stays_if_asked_for(
     async with working(api, command, work_dir=tmp_path / "tasks", keep=Keep.FAILED):
         where = Path((await api.outcome(done))["result"])
         assert (await api.outcome(failed))["action"] == "fail"
-        await api.until(lambda: len(api.of("/claim")) == 3)
+        await api.until(lambda: len(api.of("/claim")) >= 3)
     assert where.parent.parent == tmp_path / "tasks"
     assert not where.parent.exists()
     (kept,) = (tmp_path / "tasks").iterdir()
@@ -151,7 +158,7 @@ async def test_a_command_that_talks_is_stopped_before_the_next_renewal(
     async with working(api, f"echo > {tmp_path}/started; while :; do echo busy; sleep 0.05; done"):
         await appears(tmp_path / "started")
         api.states[task["lease_token"]] = "cancelled"
-        await api.until(lambda: len(api.of("/claim")) == 2)
+        await api.until(lambda: len(api.of("/claim")) >= 2)
     assert not api.of("/fail")
 
 
@@ -171,6 +178,13 @@ async def test_no_task_is_taken_while_the_agent_program_cannot_run(
     (tmp_path / "agent").write_text("")
     async with working(api, "cat", check=check):
         await api.until(lambda: bool(api.outcomes))
+
+
+async def none_like(pattern: str) -> None:
+    """Wait until there is no such command: one that was killed may have to wait for a processor to end on."""
+    async with asyncio.timeout(20):
+        while commands_like(pattern):
+            await asyncio.sleep(0.01)
 
 
 def commands_like(pattern: str) -> list[str]:

@@ -133,13 +133,19 @@ async def working(shop: Shop, line: str, fates: Sequence[Fate] = GOOD) -> AsyncI
 
 async def until_ended(shop: Shop, runs: list[Started]) -> None:
     ids = [one.run_id for one in runs]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         while await fetch(
             shop.database,
             "SELECT 1 FROM autopilot_run WHERE id = ANY($1) AND completed_at IS NULL LIMIT 1",
             ids,
         ):
             await asyncio.sleep(0.02)
+
+
+async def appears(path: Path) -> None:
+    async with asyncio.timeout(30):
+        while not path.exists():
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("first", range(3))
@@ -172,7 +178,7 @@ async def test_who_comes_back_late_still_ends_what_nobody_took_and_lets_go_of_wh
         f' [ "$AUTOPILOT_ATTEMPT" = 2 ] || while ! [ -e {tmp_path}/go ]; do sleep 0.02; done; echo done'
     )
     async with working(shop, line) as network:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(30):
             while len(list(tmp_path.iterdir())) < 2:
                 await asyncio.sleep(0.01)
         await network.cut()
@@ -199,11 +205,10 @@ async def test_who_stood_still_past_its_lease_overwrites_nothing(api: Api, tmp_p
     shop = await make_shop(api)
     started = await shop.start(ISSUE)
     env = environment(api.base, AUTOPILOT_RUNTIME_TOKEN=shop.machine.client.token or "")
-    command = f"echo > {tmp_path}/began; while ! [ -e {tmp_path}/go ]; do sleep 0.02; done; echo stale"
+    wait = f"while ! [ -e {tmp_path}/go ]; do sleep 0.02; done"
+    command = f"echo > {tmp_path}/began; {wait}; echo stale; echo > {tmp_path}/ended"
     async with runtime_process(api.base, command, env=env) as process:
-        async with asyncio.timeout(15):
-            while not (tmp_path / "began").exists():
-                await asyncio.sleep(0.01)
+        await appears(tmp_path / "began")
         process.send_signal(signal.SIGSTOP)
         await shop.end_lease(started.task_id)
         assert (await recover_tasks(shop.database, Bus(None, name="test")))["requeued"] == 1
@@ -211,9 +216,12 @@ async def test_who_stood_still_past_its_lease_overwrites_nothing(api: Api, tmp_p
         fresh = await shop.held(started)
         assert (await shop.machine.call(fresh, "complete", result="fresh"))[0] == 200
         (tmp_path / "go").write_text("")
+        await appears(
+            tmp_path / "ended"
+        )  # else it might hear that its lease is lost, stop the command, and report nothing
         process.send_signal(signal.SIGCONT)
         assert process.stderr is not None
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(30):
             while b"report_refused" not in (line := await process.stderr.readline()):
                 assert line
     assert (await shop.run(started.run_id))["result"] == "fresh"

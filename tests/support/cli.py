@@ -62,7 +62,7 @@ class FakeApi:
         """The calls whose path ends like this."""
         return [call for call in self.calls if call.path.endswith(path)]
 
-    async def until(self, true: Callable[[], bool], timeout_s: float = 15) -> None:
+    async def until(self, true: Callable[[], bool], timeout_s: float = 30) -> None:
         """Wait for a state that calls bring about."""
         async with asyncio.timeout(timeout_s), self._changed:
             await self._changed.wait_for(true)
@@ -165,7 +165,7 @@ class FakeRuntimeApi(FakeApi):
         await self.tell()
         return task
 
-    async def outcome(self, task: dict[str, Any], timeout_s: float = 15) -> dict[str, Any]:
+    async def outcome(self, task: dict[str, Any], timeout_s: float = 30) -> dict[str, Any]:
         """How the task ended, once it has."""
         await self.until(lambda: task["id"] in self.outcomes, timeout_s)
         return self.outcomes[task["id"]]
