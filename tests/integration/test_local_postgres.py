@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 async def query(url: str, sql: str) -> object:
-    connection = await asyncpg.connect(url, timeout=5)
+    connection = await asyncpg.connect(url, timeout=30)
     try:
         return await connection.fetchval(sql)
     finally:

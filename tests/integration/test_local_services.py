@@ -66,6 +66,8 @@ def test_a_service_that_stays_unready_is_told_with_its_faults(
     tmp_path: Path, started: list[ServiceProcess]
 ) -> None:
     process = make(tmp_path, started, STAND_IN_FAULTS='{"database": "refused"}')
+    while process.readiness() == (False, "it does not answer"):
+        assert process.is_running()
     with pytest.raises(LocalError, match=r"stand-in was not ready in 2 s: database: refused"):
         process.wait_ready(timeout_s=2)
 

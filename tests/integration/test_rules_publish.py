@@ -378,7 +378,7 @@ async def test_nobody_outside_the_workspace_makes_a_rule(database: Database, set
 async def _until_waiting(database: Database) -> None:
     """Return when some session of this database waits for a lock."""
     async with database.connection() as conn:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not await conn.fetchval(
                 """SELECT EXISTS (SELECT 1 FROM pg_stat_activity
                                    WHERE datname = current_database() AND wait_event_type = 'Lock')"""

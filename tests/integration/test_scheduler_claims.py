@@ -343,6 +343,6 @@ async def test_identities_of_runners_are_random(database: Database) -> None:
 
 async def _until(database: Database, condition: str) -> None:
     """Wait for what another task of this process writes next."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not await fetch(database, f"SELECT 1 FROM sys_cron_executions WHERE {condition}"):
             await asyncio.sleep(0)

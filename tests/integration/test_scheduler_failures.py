@@ -319,7 +319,7 @@ async def test_a_pause_leaves_everything_coherent(database: Database, setting: S
 
 async def _until_waiting(database: Database) -> None:
     """Return when some session of this database waits for a lock."""
-    async with database.connection() as conn, asyncio.timeout(10):
+    async with database.connection() as conn, asyncio.timeout(30):
         while not await conn.fetchval(
             """SELECT EXISTS (SELECT 1 FROM pg_stat_activity
                                WHERE datname = current_database() AND wait_event_type = 'Lock')"""

@@ -23,6 +23,7 @@ from autopilot.storage.errors import (
     translated,
 )
 
+SILENCE_S = 4.0  # long beside what a busy machine may add to it
 COUNTERS = """
 CREATE TABLE counter (id int CONSTRAINT counter_pk PRIMARY KEY, n int NOT NULL CONSTRAINT counter_positive CHECK (n >= 0));
 INSERT INTO counter VALUES (1, 0), (2, 0);
@@ -65,7 +66,7 @@ async def test_a_use_case_that_is_cancelled_holds_no_lock(empty_postgres_url: st
         added.set()
         await asyncio.Event().wait()
 
-    async with Database(empty_postgres_url, name="test", settings={"lock_timeout": "1000"}) as database:
+    async with Database(empty_postgres_url, name="test", settings={"lock_timeout": "6000"}) as database:
         async with database.transaction() as conn:
             await conn.execute(COUNTERS)
         waiting = asyncio.create_task(database.transact(add_and_wait))
@@ -96,11 +97,13 @@ async def test_a_transaction_is_committed_at_its_end_and_rolled_back_by_any_erro
 async def test_a_busy_pool_is_unavailable_after_the_deadline_and_keeps_its_connections(
     empty_postgres_url: str,
 ) -> None:
-    async with Database(empty_postgres_url, name="test", max_size=1, acquire_timeout_s=0.05) as database:
+    async with Database(empty_postgres_url, name="test", max_size=1, acquire_timeout_s=30) as database:
         async with database.connection() as conn:
             backend = await conn.fetchval("SELECT pg_backend_pid()")
+            database.acquire_timeout_s = 0.05
             with pytest.raises(DatabaseUnavailable):
                 await database.ping()
+            database.acquire_timeout_s = 30
         async with database.connection() as conn:
             assert await conn.fetchval("SELECT pg_backend_pid()") == backend
 
@@ -162,12 +165,12 @@ async def test_a_server_that_falls_silent_is_given_up_after_its_time_and_not_wai
 
     async with (
         tcp_proxy(postgres_url) as proxy,
-        Database(proxy.url, name="test", acquire_timeout_s=60, command_timeout_s=1.0) as database,
+        Database(proxy.url, name="test", acquire_timeout_s=60, command_timeout_s=SILENCE_S) as database,
     ):
         await database.ping()
         proxy.lose()
         with pytest.raises(DatabaseUnavailable):
-            async with asyncio.timeout(1.7):  # the driver itself would wait as long again
+            async with asyncio.timeout(1.8 * SILENCE_S):  # the driver itself would wait as long again
                 await ask(database)
         await database.ping()
 
@@ -184,12 +187,12 @@ async def test_a_server_that_falls_silent_in_a_transaction_is_not_asked_to_roll_
 
     async with (
         tcp_proxy(postgres_url) as proxy,
-        Database(proxy.url, name="test", acquire_timeout_s=60, command_timeout_s=1.0) as database,
+        Database(proxy.url, name="test", acquire_timeout_s=60, command_timeout_s=SILENCE_S) as database,
     ):
         async with database.connection() as conn:
             await conn.execute(COUNTERS)
         with pytest.raises(DatabaseUnavailable):
-            async with asyncio.timeout(1.7):
+            async with asyncio.timeout(1.8 * SILENCE_S):
                 await database.transact(lose_in_the_middle)
         async with database.connection() as conn:
             assert await conn.fetchval("SELECT sum(n) FROM counter") == 0
