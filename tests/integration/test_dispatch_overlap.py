@@ -17,6 +17,7 @@ from tests.support.dispatching import (
     firing,
     note_plan,
     row,
+    until_somebody_waits,
     worker,
 )
 from tests.support.rules import Setting
@@ -144,8 +145,7 @@ async def test_admission_decides_on_the_rule_as_it_is_after_the_wait_for_its_loc
         await conn.execute("UPDATE autopilot SET status = 'paused' WHERE id = $1", rule[0])
         await conn.execute("UPDATE autopilot_trigger SET next_run_at = NULL WHERE id = $1", rule[1])
         admitting = asyncio.create_task(admit(database, [one]))
-        while not await fetch(database, "SELECT 1 FROM pg_locks WHERE NOT granted"):
-            await asyncio.sleep(0)
+        await until_somebody_waits(database)
     [outcome] = await admitting
     assert (outcome.decision.outcome, outcome.inserted) == ("stop", False)
     await assert_coherent(database)
@@ -172,8 +172,7 @@ async def test_a_run_that_parks_while_the_other_finishes_is_released(
         assert outcome.decision.outcome == "park"
         ending = asyncio.create_task(end())
         # The end must stand in the queue for the lock before this transaction commits.
-        while not await fetch(database, "SELECT 1 FROM pg_locks WHERE NOT granted"):
-            await asyncio.sleep(0)
+        await until_somebody_waits(database)
     assert await ending == [behind.run_id]
     assert await parked_runs(database) == []
     await assert_coherent(database)
@@ -190,8 +189,7 @@ async def test_a_run_that_arrives_while_the_other_finishes_is_not_parked(
         locked = await lock_for_finish(conn, [rule[0]])
         await finish(conn, first)
         arriving = asyncio.create_task(occur(database, rule, 1))
-        while not await fetch(database, "SELECT 1 FROM pg_locks WHERE NOT granted"):
-            await asyncio.sleep(0)
+        await until_somebody_waits(database)
         assert await release_parked(conn, locked) == []
     second = await arriving
     assert await parked_runs(database) == []

@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 from tests.support import rules
-from tests.support.dispatching import admit, drain, execute, fetch, firing, worker
+from tests.support.dispatching import admit, drain, execute, fetch, firing, until_somebody_waits, worker
 from tests.support.rules import Setting
 
 from autopilot.domain.ids import AutopilotId, LeaseToken, RunId, TaskId, TriggerId
@@ -24,7 +24,8 @@ PLAN = datetime(2026, 1, 1, 10, 0, tzinfo=UTC)
 
 @pytest.fixture
 async def database(postgres_url: str) -> AsyncIterator[Database]:
-    async with Database(postgres_url, name="test", max_size=12) as opened:
+    # Waits for locks are what these tests are about: none may be given up because the machine is slow.
+    async with Database(postgres_url, name="test", max_size=12, settings={"lock_timeout": "20000"}) as opened:
         yield opened
 
 
@@ -76,12 +77,6 @@ async def subject(database: Database, setting: Setting) -> Subject:
     return Subject(database, rule.id, trigger.id)
 
 
-async def until_somebody_waits(conn: Conn) -> None:
-    async with asyncio.timeout(10):
-        while not await conn.fetchval("SELECT EXISTS (SELECT 1 FROM pg_locks WHERE NOT granted)"):
-            await asyncio.sleep(0)
-
-
 async def test_a_policy_that_comes_while_a_run_ends_parks_nobody_behind_it(
     database: Database, setting: Setting, subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,7 +91,7 @@ async def test_a_policy_that_comes_while_a_run_ends_parks_nobody_behind_it(
         released = await release_parked(conn, ids)
         await subject.policy(OverlapPolicy.QUEUE_ONE)
         second.append(asyncio.create_task(subject.occur()))
-        await until_somebody_waits(conn)
+        await until_somebody_waits(database)
         arriving.set()
         return released
 
@@ -141,7 +136,7 @@ async def test_an_end_that_waits_for_an_admission_releases_whom_it_parked(
         [outcome] = await admit_firings(conn, [one])
         assert outcome.decision.outcome == "park"
         may_go.set()
-        await until_somebody_waits(conn)
+        await until_somebody_waits(database)
     await ending[0]
     assert await subject.parked() == []
     assert [r["run_id"] for r in await fetch(database, "SELECT run_id FROM dispatch_queue")] == [one.run_id]

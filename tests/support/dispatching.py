@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
@@ -17,6 +18,7 @@ from autopilot.domain.admission import Actor
 from autopilot.domain.ids import AutopilotId, DeliveryId, RunId, TriggerId, UserId
 from autopilot.domain.states import Source
 from autopilot.engine.admit import Firing, Outcome, admit_firings
+from autopilot.kit.clock import Clock
 from autopilot.kit.config import Secret
 from autopilot.kit.ids import uuid7
 from autopilot.storage.bodies import pack
@@ -112,11 +114,18 @@ async def note_plan(database: Database, one: Firing) -> None:
 
 
 def worker(
-    database: Database, *, bus: Bus | None = None, flood: Flood | None = None, **settings: Any
+    database: Database,
+    *,
+    bus: Bus | None = None,
+    flood: Flood | None = None,
+    clock: Clock | None = None,
+    **settings: Any,
 ) -> Worker:
     """A dispatch loop's work, to be stepped by hand."""
     config = msgspec.structs.replace(DispatcherConfig(database_url=Secret("postgresql://unused")), **settings)
-    return Worker(database, bus or Bus(None, name="test"), config, tell=lambda: None, flood=flood)
+    return Worker(
+        database, bus or Bus(None, name="test"), config, tell=lambda: None, flood=flood, clock=clock
+    )
 
 
 async def drain(one: Worker) -> None:
@@ -140,6 +149,16 @@ async def fetch(database: Database, sql: str, *arguments: object) -> list[asyncp
 async def execute(database: Database, sql: str, *arguments: object) -> None:
     async with database.connection() as conn:
         await conn.execute(sql, *arguments)
+
+
+async def until_somebody_waits(database: Database) -> None:
+    """Return when a session of this database waits for a lock; those of other databases of the server say nothing."""
+    async with asyncio.timeout(30):
+        while not await fetch(
+            database,
+            "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+        ):
+            await asyncio.sleep(0)
 
 
 async def assert_coherent(database: Database) -> None:
