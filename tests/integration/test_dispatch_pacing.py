@@ -242,7 +242,7 @@ async def test_a_claim_that_passes_all_there_is_comes_to_an_end(
     flood.note([noisy])
     one = worker(database, flood=flood)
     for _ in range(2):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             assert not await one.step()
 
 

@@ -45,7 +45,7 @@ async def dispatcher(url: str, point: str = "", **more: str) -> AsyncIterator[as
 async def told(process: asyncio.subprocess.Process, event: str) -> dict[str, object]:
     """The next log line of this event."""
     assert process.stderr is not None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while text := await process.stderr.readline():
             line: dict[str, object] = json.loads(text)
             if line["event"] == event:
@@ -59,7 +59,7 @@ async def test_a_kill_between_claim_and_commit_loses_nothing_and_doubles_nothing
     autopilot = await rules.make_autopilot(database, await rules.make_setting(database))
     run_id = await admit_one(database, autopilot.id)
     async with dispatcher(postgres_url, "dispatcher.before_commit=kill") as process:
-        assert await asyncio.wait_for(process.wait(), 20) == -signal.SIGKILL
+        assert await asyncio.wait_for(process.wait(), 30) == -signal.SIGKILL
     assert (await row(database, "autopilot_run", run_id))["status"] == "pending"
     assert not await fetch(database, "SELECT 1 FROM issue")
     await drain(worker(database))
@@ -77,7 +77,7 @@ async def test_a_kill_right_after_the_commit_leaves_a_whole_run(
     autopilot = await rules.make_autopilot(database, await rules.make_setting(database))
     run_id = await admit_one(database, autopilot.id)
     async with dispatcher(postgres_url, "dispatcher.after_commit=kill") as process:
-        assert await asyncio.wait_for(process.wait(), 20) == -signal.SIGKILL
+        assert await asyncio.wait_for(process.wait(), 30) == -signal.SIGKILL
     assert (await row(database, "autopilot_run", run_id))["status"] == "issue_created"
     await drain(worker(database))
     assert len(await fetch(database, "SELECT 1 FROM agent_task")) == 1
@@ -88,14 +88,14 @@ async def test_it_says_when_it_is_ready_shows_its_gauges_and_stops_with_0(postgr
     async with dispatcher(postgres_url) as process, ClientSession() as client:
         port = (await told(process, "listening"))["port"]
         await told(process, "service_started")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while (await client.get(f"http://127.0.0.1:{port}/readyz")).status != 200:
                 await asyncio.sleep(0)
             text = ""
             while 'autopilot_oldest_due_seconds{kind="run"}' not in text:
                 text = await (await client.get(f"http://127.0.0.1:{port}/metrics")).text()
         process.terminate()
-        assert await asyncio.wait_for(process.wait(), 20) == 0
+        assert await asyncio.wait_for(process.wait(), 30) == 0
 
 
 async def test_a_wake_up_makes_it_dispatch_at_once_and_the_event_reaches_the_stream(
@@ -113,11 +113,11 @@ async def test_a_wake_up_makes_it_dispatch_at_once_and_the_event_reaches_the_str
             heard = await listener.subscribe("autopilot.events.>")
             run_id = await admit_one(database, autopilot.id)
             await listener.publish(wake_dispatch)
-            message = await heard.next_msg(timeout=20)
+            message = await heard.next_msg(timeout=30)
         finally:
             await listener.close()
         event = msgspec.json.decode(message.data, type=RunEvent)
         assert (event.run_id, event.kind, event.seq) == (run_id, EventKind.STARTED, 1)
         assert message.subject == f"autopilot.events.{event.workspace_id}.run.started"
         process.terminate()
-        assert await asyncio.wait_for(process.wait(), 20) == 0
+        assert await asyncio.wait_for(process.wait(), 30) == 0

@@ -12,7 +12,7 @@ from tests.support.dispatching import execute, fetch
 
 from autopilot.bus.errors import BusRefused, BusUnavailable
 from autopilot.bus.events import PubAck
-from autopilot.dispatcher.flush import flushing
+from autopilot.dispatcher import flush
 from autopilot.dispatcher.relay import WINDOW, WORKSPACES, Relay, Sequencer
 from autopilot.domain.events import RunEvent
 from autopilot.domain.ids import LeaseToken, WorkspaceId
@@ -103,12 +103,15 @@ async def tell_one(database: Database, workspace_id: WorkspaceId) -> None:
 
 
 @pytest.mark.parametrize("down", [False, True], ids=["stream up", "stream down"])
-async def test_a_dispatcher_that_ends_publishes_what_it_told_last(database: Database, down: bool) -> None:
+async def test_a_dispatcher_that_ends_publishes_what_it_told_last(
+    database: Database, down: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """S15: or leaves it in Postgres, and ends all the same."""
+    monkeypatch.setattr(flush, "FLUSH_WITHIN_S", 30.0)
     workspace_id = WorkspaceId(uuid7())
     sink = Sink()
     sink.down_after = 0 if down else None
-    async with flushing(Sequencer(database, batch=10, tell=lambda: None), relay(database, sink)):
+    async with flush.flushing(Sequencer(database, batch=10, tell=lambda: None), relay(database, sink)):
         await tell_one(database, workspace_id)
     assert len(sink.stored) == (0 if down else 1)
     assert await relayed_seq(database, workspace_id) == len(sink.stored)
