@@ -134,7 +134,7 @@ async def test_a_database_that_is_back_ends_the_backoff_of_every_loop(site: Site
     await site.health.look()
     site.database.up = True
     await site.health.look()
-    await asyncio.wait_for(ran.wait(), 5)
+    await asyncio.wait_for(ran.wait(), 20)
     await loop.stop()
 
 

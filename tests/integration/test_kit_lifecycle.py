@@ -71,7 +71,7 @@ class Process:
     async def until(self, event: str, **facts: object) -> dict[str, Any]:
         """Read its log up to a line."""
         assert self._process.stderr is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while text := await self._process.stderr.readline():
                 line = json.loads(text)
                 self.lines.append(line)
@@ -83,7 +83,7 @@ class Process:
         self._process.send_signal(number)
 
     async def end(self) -> tuple[int, str]:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             _, errors = await self._process.communicate()
         assert self._process.returncode is not None
         for text in errors.decode().splitlines():
@@ -187,8 +187,8 @@ async def test_a_port_in_use_is_one_sentence_and_exit_2(setting: str) -> None:
     async def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
-    port = free_port()
-    holder = await asyncio.start_server(refuse, "127.0.0.1", port)
+    holder = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    port = holder.sockets[0].getsockname()[1]
     async with holder, started(**{setting: str(port)}) as process:
         code, errors = await process.end()
     assert code == 2

@@ -30,7 +30,7 @@ async def talk(port: int, request: bytes) -> bytes:
     """All that comes until the server closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
-    answer = await asyncio.wait_for(reader.read(), 5)
+    answer = await asyncio.wait_for(reader.read(), 20)
     writer.close()
     await writer.wait_closed()
     return answer
