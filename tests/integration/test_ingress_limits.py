@@ -98,7 +98,7 @@ async def test_a_flood_of_unknown_tokens_costs_no_query_once_in_debt(
         async with database.connection() as conn:
             return await conn.fetch(
                 """SELECT pid, query_start, state_change FROM pg_stat_activity
-                    WHERE application_name = 'autopilot-ingress' ORDER BY pid"""
+                    WHERE application_name = 'autopilot-ingress' AND datname = current_database() ORDER BY pid"""
             )
 
     async with running_ingress(postgres_url, ingress_bad_per_min=5) as ingress:
