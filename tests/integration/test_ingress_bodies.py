@@ -14,10 +14,11 @@ from tests.support.dispatching import drain, worker
 from tests.support.wire import Reply, Wire, wired
 
 from autopilot.domain.webhook.body import BadBody, parse_body
+from autopilot.ingress import receive
 from autopilot.storage import invariants
 from autopilot.storage.bodies import body_of
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(180)
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
@@ -25,8 +26,11 @@ FORM = "application/x-www-form-urlencoded"
 
 @pytest.fixture(scope="module")
 def wire(postgres_admin_url: str, postgres_template: str) -> Iterator[Wire]:
-    with wired(postgres_admin_url, postgres_template) as wire:
-        yield wire
+    # Who waits for more of a body is answered in the end: much later than these tests wait for an answer.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(receive, "ANSWER_WITHIN_S", 90.0)
+        with wired(postgres_admin_url, postgres_template) as wire:
+            yield wire
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -33,7 +33,7 @@ async def test_it_is_ready_with_its_database_and_stops_in_order(
 ) -> None:
     """S15: SIGTERM, exit code 0; NATS that was never named is no fault."""
     async with running_process(postgres_url) as running:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while (await running.ingress.session.get(running.health + "/readyz")).status != 200:
                 assert running.process.returncode is None
         body = b"{}"

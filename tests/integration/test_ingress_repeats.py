@@ -276,11 +276,12 @@ async def test_a_commit_whose_answer_is_lost_on_the_way_is_found_by_its_id(
 
 
 async def test_repeats_behind_a_strangers_lock_hold_up_nobody(
-    ingress: Ingress, database: Database, trigger: WebhookTrigger
+    postgres_url: str, database: Database, trigger: WebhookTrigger
 ) -> None:
     """HAZARDS 11: the stuck ones leave their batch, in which one wait for each would outlast an answer's 9 s."""
     keys = [f"stuck-{n // 6}" if n % 6 == 0 else f"free-{n}" for n in range(48)]
-    async with database.connection() as conn:
+    # The stuck ones are to be stuck for as long as an answer may take.
+    async with running_ingress(postgres_url, ingress_hold_s=9.0) as ingress, database.connection() as conn:
         blocker = conn.transaction()
         await blocker.start()
         await conn.executemany(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,6 +13,7 @@ import pytest
 from tests.support.ingress import Ingress, running_ingress, running_process, signed
 from tests.support.rules import WebhookTrigger, make_autopilot, make_setting, make_webhook_trigger
 
+from autopilot.ingress import receive
 from autopilot.ingress.receive import PATH
 from autopilot.kit import points
 from autopilot.storage.database import Database
@@ -95,22 +97,24 @@ async def test_webhooks_in_one_pipeline_are_taken_each_and_answered_in_order(
 
 
 async def test_a_sender_that_goes_away_once_all_is_sent_loses_its_answer_and_nothing_else(
-    ingress: Ingress, connect: Connect, trigger: WebhookTrigger, database: Database
+    postgres_url: str, connect: Connect, trigger: WebhookTrigger, database: Database
 ) -> None:
     """A reset in the middle of the write, and a half-close, whose answer still arrives."""
     body = b"{}"
-    reader, writer = await connect(ingress)
-    with points.armed("ingress.before_write", "block") as point:
+    async with running_ingress(postgres_url) as ingress:
+        reader, writer = await connect(ingress)
+        with points.armed("ingress.before_write", "block") as point:
+            writer.write(head_of(trigger.token, body) + body)
+            await point.wait_reached()
+            linger = writer.get_extra_info("socket")
+            linger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+        reader, writer = await connect(ingress)
         writer.write(head_of(trigger.token, body) + body)
-        await point.wait_reached()
-        linger = writer.get_extra_info("socket")
-        linger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        writer.transport.abort()
-    reader, writer = await connect(ingress)
-    writer.write(head_of(trigger.token, body) + body)
-    writer.write_eof()
-    status, _ = await answer_of(reader)
-    assert (status, await reader.read()) == (200, b"")
+        writer.write_eof()
+        status, _ = await answer_of(reader)
+        assert (status, await reader.read()) == (200, b"")
+    # Written before ingress has ended: of two writers the one that began first may be done last.
     assert await stored(database) == 2
 
 
@@ -120,13 +124,19 @@ async def test_a_sender_that_goes_away_once_all_is_sent_loses_its_answer_and_not
     ids=["a broken chunk", "endless trailers", "a chunk beyond all sizes"],
 )
 async def test_a_body_that_is_not_http_is_refused_at_once_and_stores_nothing(
-    ingress: Ingress, connect: Connect, trigger: WebhookTrigger, database: Database, body: bytes
+    ingress: Ingress,
+    connect: Connect,
+    trigger: WebhookTrigger,
+    database: Database,
+    body: bytes,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whether it comes with the headers or later; without the look at it, later meant 9 s."""
+    """Whether it comes with the headers or later; without the look at it, later meant the end of an answer's time."""
+    monkeypatch.setattr(receive, "ANSWER_WITHIN_S", 60.0)
     head = head_of(trigger.token, b"{}").replace(b"Content-Length: 2", b"Transfer-Encoding: chunked")
     for parts in ([head + body], [head, body]):
         reader, writer = await connect(ingress)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             with points.armed("ingress.before_lookup") as point:
                 writer.write(parts[0])
                 if len(parts) > 1:
@@ -168,11 +178,11 @@ async def test_a_crowd_of_slow_senders_does_not_keep_others_out(
 ) -> None:
     """Those who never finish their headers give way, in a process that may have few connections."""
     async with running_process(postgres_url, AUTOPILOT_INGRESS_CONNECTIONS="20") as running:
-        crowd = [await connect(running.ingress) for _ in range(20)]
+        crowd = await asyncio.gather(*(connect(running.ingress) for _ in range(20)))
         for _, writer in crowd:
             writer.write(b"POST / HTTP/1.1\r\nHost:")
         accepted = 0
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not accepted:
                 reader, writer = await connect(running.ingress)
                 writer.write(head_of(trigger.token, b"{}") + b"{}")
@@ -180,4 +190,6 @@ async def test_a_crowd_of_slow_senders_does_not_keep_others_out(
                 accepted += line.startswith(b"HTTP/1.1 200 ")
                 writer.transport.abort()
         async with running.ingress.session.get(running.health + "/metrics") as response:
-            assert b'connections_closed_total{why="made_room"} 2.0' in await response.read()
+            told = re.search(rb'connections_closed_total{why="made_room"} (\d+)', await response.read())
+        assert told is not None
+        assert 1 <= int(told[1]) < 10, "some of them, not all"

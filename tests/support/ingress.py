@@ -11,7 +11,6 @@ from typing import Any
 
 import aiohttp
 import msgspec
-from tests.support.nats import free_port
 from tests.support.rules import SECRET_KEY
 
 from autopilot.bus.connection import Bus
@@ -101,12 +100,11 @@ class Running(msgspec.Struct, frozen=True):
 @asynccontextmanager
 async def running_process(postgres_url: str, **environment: str) -> AsyncIterator[Running]:
     """Start `python -m autopilot.ingress`, as talkative as it can be; its stderr is kept for `process.communicate()`."""
-    port, health_port = free_port(), free_port()
     given = {
         "AUTOPILOT_DATABASE_URL": postgres_url,
         "AUTOPILOT_SECRET_KEYS": SECRET_KEY,
-        "AUTOPILOT_INGRESS_PORT": str(port),
-        "AUTOPILOT_HEALTH_PORT": str(health_port),
+        "AUTOPILOT_INGRESS_PORT": "0",
+        "AUTOPILOT_HEALTH_PORT": "0",
         "AUTOPILOT_LOG_LEVEL": "debug",
         **environment,
     }
@@ -114,13 +112,16 @@ async def running_process(postgres_url: str, **environment: str) -> AsyncIterato
         sys.executable, "-m", "autopilot.ingress", env=given, stderr=asyncio.subprocess.PIPE
     )
     assert process.stderr is not None
+    ports: dict[str, int] = {}
     try:
         while b"service_started" not in (line := await process.stderr.readline()):
             assert line, "it ended before it had started"
+            if b'"listening"' in line:
+                said = msgspec.json.decode(line)
+                ports[said["what"]] = said["port"]
+        urls = {what: f"http://127.0.0.1:{port}" for what, port in ports.items()}
         async with aiohttp.ClientSession() as session:
-            yield Running(
-                process, Ingress(f"http://127.0.0.1:{port}", session), f"http://127.0.0.1:{health_port}"
-            )
+            yield Running(process, Ingress(urls["ingress"], session), urls["health"])
     finally:
         if process.returncode is None:
             process.kill()

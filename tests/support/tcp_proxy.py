@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit, urlunsplit
 
+from autopilot.local.ports import free_port
+
 
 class TcpProxy:
     """Forwards to the server of a URL; `url` is the same through the proxy."""
@@ -14,7 +16,7 @@ class TcpProxy:
     def __init__(self, url: str) -> None:
         self._parts = urlsplit(url)
         self._server: asyncio.Server | None = None
-        self._port = 0
+        self._port = free_port()  # its own while it is down, too
         self._pipes: set[asyncio.Task[None]] = set()
         self._flowing = asyncio.Event()
         self._flowing.set()
@@ -29,7 +31,6 @@ class TcpProxy:
         """Take connections, on the same port as before."""
         self._flowing.set()
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
-        self._port = self._server.sockets[0].getsockname()[1]
 
     async def down(self) -> None:
         """Cut every connection and refuse new ones."""
@@ -62,6 +63,9 @@ class TcpProxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if self._server is None:  # taken away while this connection was being accepted
+            writer.transport.abort()
+            return
         self._pipes.add(task)
         ends = [writer]
         try:

@@ -21,7 +21,7 @@ from autopilot.ingress.receive import PATH
 from autopilot.storage.database import Database
 
 T = TypeVar("T")
-PATIENCE_S = 5.0
+PATIENCE_S = 20.0
 
 
 class Reply(msgspec.Struct, frozen=True):
