@@ -30,6 +30,8 @@ from autopilot.kit.ids import uuid7
 from autopilot.storage import endings
 from autopilot.storage.errors import ConstraintViolated
 
+pytestmark = pytest.mark.timeout(180)  # whole tables, each cell a run of its own
+
 ISSUE, BARE = ExecutionMode.CREATE_ISSUE, ExecutionMode.RUN_ONLY
 
 TASK_FACTS: dict[str, Fact] = {

@@ -168,6 +168,7 @@ async def test_whatever_ends_the_live_run_lets_the_parked_one_go(shop: Shop, fac
 
 async def test_tasks_and_issues_end_together_without_a_deadlock(api: Api) -> None:
     """HAZARDS 4: locking child first. Both go top-down, so that one waits for the other."""
+    api.database.acquire_timeout_s = 30.0  # there are more of them than connections
     shop = await make_shop(api, concurrency=12)
     runs = [await shop.start(ISSUE) for _ in range(6)]
     leases = {task["id"]: task["lease_token"] for task in await shop.machine.claim(limit=12)}
