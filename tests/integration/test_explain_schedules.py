@@ -163,15 +163,17 @@ async def test_a_minute_without_an_occurrence_shows_its_neighbours_and_the_zone(
 async def test_what_was_missed_by_lateness_is_said_to_be_missed(shop: Shop) -> None:
     """S7.11: the newest one has a skipped run, the ones before it are counted in it."""
     database = shop.database
-    trigger = await due_trigger(database, shop.setting, cron="0 */6 * * *", late_s=86_400 * 3)
+    phase = (datetime.now(UTC).hour + 3) % 6  # so that the newest occurrence was hours ago
+    trigger = await due_trigger(database, shop.setting, cron=f"0 {phase}-23/6 * * *", late_s=86_400 * 3)
     rule = await rule_of(shop, trigger)
     await age(shop, rule)
     due = await due_at(database, trigger)
     assert due is not None
     await execute(
         database,
-        "UPDATE autopilot_trigger SET next_run_at = date_bin('6 hours', $2, '2026-01-01Z') WHERE id = $1",
-        *(trigger, due),
+        """UPDATE autopilot_trigger SET next_run_at = date_bin('6 hours', $2, '2026-01-01Z'::timestamptz + $3 * interval '1 hour')
+            WHERE id = $1""",
+        *(trigger, due, phase),
     )
     await execute(
         database, "UPDATE autopilot_trigger SET catch_up = 'latest', lateness_s = 1 WHERE id = $1", trigger
