@@ -7,8 +7,18 @@ import os
 import signal
 from collections.abc import AsyncIterator
 
+import hypothesis
 import pytest
 from tests.support import postgres
+
+from autopilot.local import ports
+
+# The same examples each time, however slow the machine: what is found by chance should be found by who looks for it, with
+# `--hypothesis-profile=default`, and not by who has changed something else.
+hypothesis.settings.register_profile(
+    "repeatable", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("repeatable")
 
 _server_session = pytest.StashKey[postgres.ServerSession]()
 
@@ -17,6 +27,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell starts what runs in its background with Ctrl-C ignored, and every process that a test starts would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Workers choose ports from shares of their own: what one has chosen and not bound yet looks free to the other.
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    ports.FREE_COUNT //= workers
+    ports.FREE_FROM += ports.FREE_COUNT * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     # In the process that controls the session only: an xdist worker finds the folder in its environment.
     if "PYTEST_XDIST_WORKER" not in os.environ:
         config.stash[_server_session] = postgres.ServerSession()

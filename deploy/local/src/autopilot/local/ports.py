@@ -12,17 +12,21 @@ from autopilot.local.errors import LocalError
 
 LOOPBACK = "127.0.0.1"
 FREE_FROM, FREE_COUNT = 15_000, 15_000
+_given: set[int] = set()
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on now. Another process may still take it before its use.
+    """A loopback port that nobody listens on now, and that nobody here was given. Another process may still take it before its use.
 
     From below the range in which systems choose ports for outgoing connections: one of those, made while a service
     is still starting, would take its port away.
     """
     while True:
         port = FREE_FROM + secrets.randbelow(FREE_COUNT)
-        if is_free(port):
+        if port not in _given and is_free(port):
+            if len(_given) > FREE_COUNT // 2:
+                _given.clear()
+            _given.add(port)
             return port
 
 
