@@ -1,7 +1,8 @@
 """A simulated year of the real scheduler against a simple model of what should have run (S7.8 to S7.12, S8.4).
 
-The seed is printed; `AUTOPILOT_SIM_SEED` repeats a story, `AUTOPILOT_SIM_SCALE=5` writes one five times as long. A story
-that goes wrong is shortened to the steps that still make it go wrong.
+The story is the same each time. `AUTOPILOT_SIM_SEED=7` tells another, `AUTOPILOT_SIM_SEED=any` one that nobody knows,
+whose seed is printed; `AUTOPILOT_SIM_SCALE=5` writes one five times as long. A story that goes wrong is shortened to the
+steps that still make it go wrong.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ WEEKLY = (
 
 
 def _seed() -> int:
-    seed = int(os.environ.get("AUTOPILOT_SIM_SEED") or secrets.randbelow(1_000_000))
+    given = os.environ.get("AUTOPILOT_SIM_SEED") or "1"
+    seed = secrets.randbelow(1_000_000) if given == "any" else int(given)
     print(f"AUTOPILOT_SIM_SEED={seed} AUTOPILOT_SIM_SCALE={SCALE:g}")
     return seed
 
