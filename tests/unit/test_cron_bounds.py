@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
+from tests.support.processor_time import fastest
 
 from autopilot.domain.cron import InvalidCron, newest_until, next_after, occurrences, parse, zone
 from autopilot.domain.cron_fields import MAX_LENGTH, read_fields
@@ -28,17 +27,6 @@ HOSTILE = {
     "one minute a year": "59 23 31 12 *",
     "a large step": f"0/{60} 0/{24} 1/{31} 1/{12} *",
 }
-
-
-def fastest(step: Callable[[], object]) -> float:
-    """Processor seconds of the fastest of some tries: what else the machine does is no fault of ours."""
-
-    def once() -> float:
-        started = time.process_time()
-        step()
-        return time.process_time() - started
-
-    return min(once() for _ in range(5))
 
 
 @pytest.mark.parametrize("expr", HOSTILE.values(), ids=HOSTILE.keys())

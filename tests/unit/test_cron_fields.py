@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
+from tests.support.processor_time import fastest
 
 from autopilot.domain.cron import InvalidCron, parse
 from autopilot.domain.cron_fields import read_fields
@@ -153,15 +152,15 @@ def test_schedules_are_values() -> None:
 @pytest.mark.parametrize("expr", ["*" * 100_000, "1-" * 120, "/" * 200, "0 0 1 1 " + "#" * 200, "1," * 128])
 def test_a_hostile_expression_is_refused_at_once_and_in_few_words(expr: str) -> None:
     """S8.5"""
-    started = time.process_time()
-    with pytest.raises(InvalidCron) as refused:
-        parse(expr)
-    assert len(refused.value.message) < 600
-    assert time.process_time() - started < 0.1
+
+    def refuse() -> None:
+        with pytest.raises(InvalidCron) as refused:
+            parse(expr)
+        assert len(refused.value.message) < 600
+
+    assert fastest(refuse) < 0.1
 
 
 def test_the_longest_list_is_read_at_once() -> None:
     """S8.5"""
-    started = time.process_time()
-    parse(",".join(["*/1"] * 62) + " * * * *")
-    assert time.process_time() - started < 0.1
+    assert fastest(lambda: parse(",".join(["*/1"] * 62) + " * * * *")) < 0.1

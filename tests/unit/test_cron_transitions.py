@@ -60,7 +60,7 @@ def elapsed_in_cronsim(expr: str, after: datetime, until: datetime, info: ZoneIn
     return sorted(t for t in found if after < t <= until)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize(
     ("expressions", "oracle", "stretch"),
