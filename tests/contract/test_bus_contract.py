@@ -30,7 +30,7 @@ async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Bus]:
                 yield away
         case _:
             async with nats_server() as server, Bus(server.url, name="contract") as there:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(30):
                     await there.wait_connected()
                 yield there
 
@@ -39,7 +39,7 @@ async def test_waking_takes_no_time_and_never_fails(bus: Bus) -> None:
     """Publishing is fire-and-forget: ten thousand wake-ups of as many runtimes neither block nor grow without bound."""
     for number in range(10_000):
         bus.wake(subjects.wake_runtime(UUID(int=number)))
-    assert await asyncio.wait_for(asyncio.sleep(0, "the loop is free"), timeout=1) == "the loop is free"
+    assert await asyncio.wait_for(asyncio.sleep(0, "the loop is free"), timeout=10) == "the loop is free"
 
 
 async def test_the_state_is_one_that_health_can_show(bus: Bus, request: pytest.FixtureRequest) -> None:
@@ -64,7 +64,7 @@ async def test_a_loop_does_its_work_within_a_poll_whatever_the_bus(bus: Bus) -> 
     bus.on_wake(subjects.wake_dispatch, lambda _: loop.wake())
     loop.start()
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await done.wait()
     finally:
         await loop.stop(1.0)
@@ -73,7 +73,7 @@ async def test_a_loop_does_its_work_within_a_poll_whatever_the_bus(bus: Bus) -> 
 
 async def test_an_event_is_confirmed_or_refused_in_our_own_words(bus: Bus) -> None:
     """QW7: the relay learns at once that nothing was stored, and may try again later."""
-    publisher = EventPublisher(bus, timeout_s=2)
+    publisher = EventPublisher(bus, timeout_s=20)
     publish = publisher.publish(subjects.event_subject(UUID(int=1), "run.done"), b"{}", EVENT_ID)
     if bus.state == "connected":
         await publisher.ensure_stream()

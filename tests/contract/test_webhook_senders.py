@@ -12,12 +12,12 @@ from urllib.parse import urlencode
 import msgspec
 import pytest
 from tests.support.database_time import simulated_time
+from tests.support.dispatching import assert_coherent
 from tests.support.ingress import Answer, Ingress, running_ingress
 from tests.support.provider_vectors import SIGNED_AT, STANDARD_SECRET, VECTORS
 from tests.support.rules import Setting, WebhookTrigger, make_autopilot, make_setting, make_webhook_trigger
 from tests.support.senders import LIBRARIES, Signer, github_examples
 
-from autopilot.storage import invariants
 from autopilot.storage.bodies import body_of
 from autopilot.storage.database import Database
 
@@ -85,7 +85,7 @@ async def test_what_the_providers_library_signs_is_valid(
         answer = await ingress.post(trigger.token, body, sign(STANDARD_SECRET, body, now - 330))
         assert (answer.status, answer.body["reason_code"]) == (401, "invalid_signature")
         assert "s before it arrived" in answer.body["reason"]
-    assert await invariants.check_on(database) == []
+    await assert_coherent(database)
 
 
 async def test_every_example_of_githubs_passes_as_it_was_sent(
@@ -124,7 +124,7 @@ async def test_every_example_of_githubs_passes_as_it_was_sent(
         assert answer.body["status"] == ("ignored" if example.event == "ping" else "accepted")
     again = await asyncio.gather(*(deliver(number) for number in range(0, len(examples), 20)))
     assert {answer.body["status"] for answer in again} == {"duplicate"}
-    assert await invariants.check_on(database) == []
+    await assert_coherent(database)
 
 
 async def test_every_row_is_taken_over_the_wire_by_the_clock_of_the_database(

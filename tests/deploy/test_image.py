@@ -101,7 +101,7 @@ def container() -> Iterator[str]:
     told("rm", "--force", "--ignore", name)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("service", chart_files.CONFIGS)
 async def test_a_service_runs_without_rights_and_stops_when_told(
     images: dict[str, str], settings: dict[str, str], container: str, service: str
@@ -113,7 +113,7 @@ async def test_a_service_runs_without_rights_and_stops_when_told(
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )
-    ready = await answered(f"http://127.0.0.1:{settings['AUTOPILOT_HEALTH_PORT']}/readyz", 30)
+    ready = await answered(f"http://127.0.0.1:{settings['AUTOPILOT_HEALTH_PORT']}/readyz", 60)
     started_s = time.monotonic() - began
     assert ready["service"] == service
 
@@ -142,7 +142,7 @@ async def test_a_service_runs_without_rights_and_stops_when_told(
     )
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 async def test_the_image_brings_the_schema_and_the_commands(
     images: dict[str, str], empty_postgres_url: str, settings: dict[str, str]
 ) -> None:

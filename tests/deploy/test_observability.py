@@ -53,7 +53,7 @@ def promtool(*arguments: str, given: str | None = None) -> str:
     if program is None:
         pytest.skip("there is no promtool: no wheel has it, and Debian's package cannot be had here")
     done = subprocess.run(
-        [program, *arguments], input=given, capture_output=True, text=True, check=False, timeout=25
+        [program, *arguments], input=given, capture_output=True, text=True, check=False, timeout=90
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

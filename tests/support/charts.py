@@ -31,7 +31,7 @@ def program(name: str) -> str:
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=25)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
 
 
 def template(*arguments: str, release: str = "autopilot") -> subprocess.CompletedProcess[str]:

@@ -38,7 +38,7 @@ def _octokit(*arguments: str) -> Iterator[str]:
     if not (_SENDERS / "node_modules").is_dir():
         raise AssertionError("the senders that are npm packages are not installed: run make senders")
     command = [str(_NODE), str(_SENDERS / "octokit.mjs"), *arguments]
-    ran = subprocess.run(command, capture_output=True, check=True, text=True, encoding="utf-8", timeout=20)
+    ran = subprocess.run(command, capture_output=True, check=True, text=True, encoding="utf-8", timeout=90)
     return iter(ran.stdout.splitlines())
 
 
