@@ -9,6 +9,7 @@ import aiohttp
 import msgspec
 import pytest
 from multidict import CIMultiDict
+from tests.support.dispatching import assert_coherent
 from tests.support.ingress import Answer, Ingress, running_ingress, signed
 from tests.support.rules import (
     Setting,
@@ -22,7 +23,6 @@ from tests.support.rules import (
 
 from autopilot.domain.states import ExecutionMode
 from autopilot.ingress.receive import MAX_BODY_BYTES, PATH
-from autopilot.storage import invariants
 from autopilot.storage.database import Database
 
 SECRET = "a signing secret of a decent length"
@@ -78,10 +78,6 @@ async def execute(database: Database, sql: str, *arguments: object) -> None:
 
 async def counted(database: Database) -> int:
     return int((await row(database, "SELECT count(*) AS n FROM webhook_delivery"))["n"])
-
-
-async def assert_coherent(database: Database) -> None:
-    assert await invariants.check_on(database) == []
 
 
 async def test_a_signed_webhook_is_accepted_with_run_and_queue_entry(

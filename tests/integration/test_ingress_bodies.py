@@ -10,12 +10,11 @@ from urllib.parse import quote_plus, urlencode
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support.dispatching import drain, worker
+from tests.support.dispatching import assert_coherent, drain, worker
 from tests.support.wire import Reply, Wire, wired
 
 from autopilot.domain.webhook.body import BadBody, parse_body
 from autopilot.ingress import receive
-from autopilot.storage import invariants
 from autopilot.storage.bodies import body_of
 
 pytestmark = pytest.mark.timeout(180)
@@ -301,4 +300,4 @@ def test_what_was_taken_reaches_the_agent_unchanged(wire: Wire) -> None:
         body = parse_body(raw, content_type)
         assert exact(shown) == exact(body.json_text)
         assert "\0" not in prompt
-    assert wire.ask(invariants.check_on(wire.database)) == []
+    wire.ask(assert_coherent(wire.database))

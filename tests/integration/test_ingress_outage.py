@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 import pytest
+from tests.support.dispatching import assert_coherent
 from tests.support.ingress import Ingress, running_ingress, signed
 from tests.support.rules import (
     VAULT,
@@ -24,7 +25,6 @@ from autopilot.ingress.config import Config
 from autopilot.ingress.receive import PATH
 from autopilot.kit import points
 from autopilot.kit.config import Secret
-from autopilot.storage import invariants
 from autopilot.storage.database import Conn, Database
 
 SECRET = "a signing secret of a decent length"
@@ -95,7 +95,7 @@ async def test_a_request_is_held_over_a_short_outage(
             assert await waiting
     async with database.connection() as conn:
         assert await conn.fetchval("SELECT count(*) FROM webhook_delivery") == 3
-    assert await invariants.check_on(database) == []
+    await assert_coherent(database)
 
 
 async def test_a_process_that_starts_without_postgres_serves_when_it_comes(

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.support.dispatching import assert_coherent
 from tests.support.ingress import Ingress, running_ingress, signed
 from tests.support.rules import (
     VAULT,
@@ -21,7 +22,6 @@ from tests.support.tcp_proxy import tcp_proxy
 
 from autopilot.bus.connection import Bus
 from autopilot.kit import points
-from autopilot.storage import invariants
 from autopilot.storage.database import Database
 from autopilot.storage.errors import DatabaseUnavailable
 
@@ -83,7 +83,7 @@ async def test_fifty_equal_posts_at_once_over_two_replicas_make_one_run(
     )
     assert kept == {"attempt_count": 50, "later": True}
     assert len(await rows(database, "SELECT id FROM autopilot_run")) == 1
-    assert await invariants.check_on(database) == []
+    await assert_coherent(database)
 
 
 async def test_a_hundred_different_posts_at_once_are_all_accepted(
@@ -101,7 +101,7 @@ async def test_a_hundred_different_posts_at_once_are_all_accepted(
     )
     assert {(k["dedupe_key"], k["body"]) for k in kept} == {(f"d-{n}", b'{"n": %d}' % n) for n in range(100)}
     assert {str(k["id"]) for k in kept} == {a.body["run_id"] for a in answers}
-    assert await invariants.check_on(database) == []
+    await assert_coherent(database)
 
 
 async def test_a_duplicate_names_the_original_and_counts(
@@ -206,7 +206,7 @@ async def test_what_changes_between_look_up_and_write_is_decided_again(
     assert answer.status == status
     assert (answer.body["status"], answer.body.get("reason_code")) == body
     assert len(await rows(database, "SELECT id FROM webhook_delivery")) == (0 if status == 404 else 1)
-    assert await invariants.check_on(database) == []
+    await assert_coherent(database)
 
 
 async def test_a_secret_that_is_replaced_between_look_up_and_write_counts_at_once(
@@ -250,7 +250,7 @@ async def test_a_commit_whose_answer_was_lost_is_found_by_its_id(
     )
     assert [(k["attempt_count"], k["response_body"]) for k in kept] == [(1, a.body) for a in answers]
     assert len(await rows(database, "SELECT run_id FROM dispatch_queue")) == 1
-    assert await invariants.check_on(database) == []
+    await assert_coherent(database)
 
 
 async def test_a_commit_whose_answer_is_lost_on_the_way_is_found_by_its_id(
@@ -272,7 +272,7 @@ async def test_a_commit_whose_answer_is_lost_on_the_way_is_found_by_its_id(
         again = await ingress.post(trigger.token, *push("the-lost-one"))
     assert again.body == {**answer.body, "status": "duplicate"}
     assert len(await rows(database, "SELECT id FROM autopilot_run")) == 2
-    assert await invariants.check_on(database) == []
+    await assert_coherent(database)
 
 
 async def test_repeats_behind_a_strangers_lock_hold_up_nobody(
@@ -294,7 +294,7 @@ async def test_repeats_behind_a_strangers_lock_hold_up_nobody(
         assert not any(post.done() for key, post in posts.items() if key.startswith("stuck"))
         await blocker.rollback()
     assert {(await post).body["status"] for post in posts.values()} == {"accepted"}
-    assert await invariants.check_on(database) == []
+    await assert_coherent(database)
 
 
 async def test_the_dispatcher_is_woken_for_news_and_for_repeats_that_still_wait(

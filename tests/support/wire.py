@@ -41,7 +41,7 @@ class Wire(msgspec.Struct, frozen=True):
 
     def ask(self, question: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine that belongs to the loop of ingress."""
-        return asyncio.run_coroutine_threadsafe(question, self.loop).result(20)
+        return asyncio.run_coroutine_threadsafe(question, self.loop).result(60)
 
     def post(self, framing: Sequence[str | bytes], *pieces: bytes, hang_up: bool = False) -> Reply:
         """Send a POST with these header lines and then each piece; TimeoutError when no answer comes."""
@@ -80,7 +80,7 @@ def wired(admin_url: str, template: str) -> Iterator[Wire]:
     ready: Future[Wire] = Future()
     thread = threading.Thread(target=_run, args=(admin_url, template, ready), name="wire", daemon=True)
     thread.start()
-    wire = ready.result(25)
+    wire = ready.result(60)
     try:
         yield wire
     finally:
