@@ -40,10 +40,12 @@ class ServerSession:
 
     def __init__(self) -> None:
         sweep_dead_sessions()
-        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_roots()[0]))
-        self.folder.chmod(0o711)
-        self._owner = (self.folder / "owner").open("w")
+        made = Path(tempfile.mkdtemp(prefix=f".{PREFIX}", dir=_roots()[0]))
+        made.chmod(0o711)
+        self._owner = (made / "owner").open("w")
         fcntl.flock(self._owner, fcntl.LOCK_EX)
+        # Seen by others only once it is locked, or a session that begins at the same moment would take it for a dead one.
+        self.folder = made.rename(made.with_name(made.name.removeprefix(".")))
         os.environ[SESSION_VARIABLE] = str(self.folder)
 
     def close(self) -> None:
