@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import re
 import shlex
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
@@ -24,6 +27,7 @@ from tests.support.work import Shop, make_shop
 
 from autopilot.domain.ids import TriggerId
 from autopilot.domain.permissions import TokenKind
+from autopilot.kit import ids
 
 # Some seventy processes of Python in all: each takes its time on a busy machine.
 pytestmark = pytest.mark.timeout(180)
@@ -111,7 +115,18 @@ class Session:
 
 
 @pytest.fixture
-async def api(postgres_url: str) -> AsyncIterator[Api]:
+def alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids that all begin with the same eight digits, whose next four tell them apart.
+
+    The eight are a time in steps of 65 s: where two ids of one list stood either side of a step, they would be shown shorter.
+    """
+    milliseconds = itertools.count(time.time_ns() // 1_000_000 >> 16 << 16)
+    monkeypatch.setattr(ids, "time", SimpleNamespace(time_ns=lambda: next(milliseconds) * 1_000_000))
+    monkeypatch.setattr(ids, "_sequence", ids._Sequence())
+
+
+@pytest.fixture
+async def api(alike: None, postgres_url: str) -> AsyncIterator[Api]:
     async with running_api(postgres_url) as running:
         yield running
 
