@@ -77,7 +77,7 @@ async def test_a_page_of_ten_thousand_rules_reads_one_page(
         await world.make_schedule_trigger(conn, setting, made.id)
         await conn.execute(
             """INSERT INTO autopilot SELECT n.* FROM autopilot a, generate_series(1, 9999) each,
-                      jsonb_populate_record(a, jsonb_build_object('each', each, 'id', uuid7_floor(now() - make_interval(secs => each)))) n"""
+                      jsonb_populate_record(a, jsonb_build_object('each', each, 'id', uuid7_floor(now() - make_interval(secs => 60 + each)))) n"""
         )
         await conn.execute("ANALYZE autopilot")
         plan = await conn.fetchval(
