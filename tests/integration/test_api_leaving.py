@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 from tests.support.api import Api, Client, Place, ids, running_api
-from tests.support.dispatching import fetch
+from tests.support.dispatching import fetch, until_somebody_waits
 
 from autopilot.domain.ids import AutopilotId, UserId
 from autopilot.domain.permissions import Role
@@ -130,7 +130,7 @@ async def test_a_rule_handed_to_somebody_who_is_leaving_is_either_refused_or_pau
         await hold_people(conn, acme.id, acme.owner_id, [mia_id], field="creator_id")
         going = asyncio.create_task(leave(acme.owner, mia_id))
         assert (await acme.owner("PATCH", f"/api/autopilots/{rule}", handed)).status == 200
-        await until_waiting(api)
+        await until_somebody_waits(api.database)
     assert await going == (204, None)
     assert (await see(acme.owner, rule))["pause_reason"] == "owner_left"
 
@@ -139,7 +139,7 @@ async def test_a_rule_handed_to_somebody_who_is_leaving_is_either_refused_or_pau
     async with api.database.transaction() as conn:  # leaving comes first: the hand-over waits, and is refused
         await members.lock_to_leave(conn, acme.id, mia_id)
         handing = asyncio.create_task(acme.owner("PATCH", f"/api/autopilots/{other}", handed))
-        await until_waiting(api)
+        await until_somebody_waits(api.database)
         await members.delete_member(conn, acme.id, mia_id)
     assert (await handing).problem() == (422, "invalid_value", "creator_id")
     assert (await see(acme.owner, other))["status"] == "active"
@@ -154,7 +154,7 @@ async def test_an_edit_that_takes_a_subscriber_off_and_their_leaving_do_not_dead
     async with api.database.transaction() as conn:
         await hold_rule(conn, acme.id, rule)
         going = asyncio.create_task(leave_once(api, acme, mia_id))
-        await until_waiting(api)
+        await until_somebody_waits(api.database)
         await autopilots.replace_subscribers(conn, acme.id, rule, [])
     assert await going
 
@@ -163,13 +163,6 @@ async def leave_once(api: Api, acme: Place, user_id: UserId) -> bool:
     """One batch, which is not tried again after a deadlock."""
     async with api.database.transaction() as conn:
         return await leaving.leave_batch(conn, acme.id, user_id, acme.owner_id)
-
-
-async def until_waiting(api: Api) -> None:
-    """Until somebody waits for a lock."""
-    async with asyncio.timeout(10):
-        while not await fetch(api.database, "SELECT 1 FROM pg_locks WHERE NOT granted"):
-            pass
 
 
 async def test_a_rule_is_handed_over_by_its_creator_and_admins_alone(

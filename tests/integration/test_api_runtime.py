@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from uuid import UUID
 
 import pytest
 from tests.support import rules
 from tests.support.api import Api, running_api
-from tests.support.dispatching import assert_coherent, execute, fetch
+from tests.support.dispatching import assert_coherent, execute, fetch, until_somebody_waits
 from tests.support.work import Machine, Shop, make_machine, make_shop
 
 from autopilot.domain.ids import IssueId, LeaseToken, RuntimeId, WorkspaceId
@@ -195,9 +196,7 @@ async def test_a_claim_that_another_of_the_same_runtime_overtook_gets_nothing(ap
         await transaction.start()
         assert len((await claim(other, second)).tasks) == 1
         begins = asyncio.create_task(begin(one, first))
-        async with asyncio.timeout(10):
-            while not await fetch(shop.database, "SELECT 1 FROM pg_locks WHERE NOT granted"):
-                await asyncio.sleep(0.01)
+        await until_somebody_waits(shop.database)
         await transaction.commit()
         assert await begins
         late = await claim(one, first)
@@ -365,15 +364,15 @@ async def test_a_bare_task_that_is_not_its_runs_ends_with_its_run(shop: Shop) ->
 async def test_a_waiting_claim_is_answered_when_a_task_appears(shop: Shop) -> None:
     """S1.2: without NATS within a second."""
     await execute(shop.database, "DELETE FROM runtime_heartbeat")
-    waiting = asyncio.create_task(shop.machine.claim(wait_s=20))
+    waiting = asyncio.create_task(shop.machine.claim(wait_s=60))
     await _until_it_has_looked(shop)
     started = await shop.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert [task["id"] for task in await waiting] == [str(started.task_id)]
 
 
 async def test_a_claim_that_waits_in_vain_is_answered_with_nothing(shop: Shop) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert await shop.machine.claim(wait_s=0.05) == []
 
 
@@ -400,12 +399,14 @@ async def test_one_call_renews_all_that_is_held(api: Api) -> None:
     await shop.owner("POST", f"/api/tasks/{cancelled.task_id}/cancel")
     stolen = {**tasks[2], "lease_token": str(uuid7())}
     await shop.end_lease(ours.task_id)
+    ((began_at,),) = await fetch(shop.database, "SELECT clock_timestamp()")
     answers = await shop.machine.renew(*tasks[:2], stolen, progress="halfway")
+    ((ended_at,),) = await fetch(shop.database, "SELECT clock_timestamp()")
     assert [answer["state"] for answer in answers] == ["ok", "cancelled", "lost"]
     assert [answer["id"] for answer in answers] == [task["id"] for task in tasks]
     row = await shop.task(ours.task_id)
     assert row["progress"] == "halfway"
-    assert 25 < (row["lease_until"] - row["started_at"]).total_seconds() < 40
+    assert began_at <= row["lease_until"] - timedelta(seconds=30) <= ended_at
     assert (await shop.task(lost.task_id))["progress"] is None
     assert (await shop.machine.renew(tasks[0]))[0]["state"] == "ok"
     assert (await shop.task(ours.task_id))["progress"] == "halfway"
@@ -525,6 +526,6 @@ async def test_a_timeout_of_an_issues_task_is_tried_again_later(shop: Shop) -> N
 
 async def _until_it_has_looked(shop: Shop) -> None:
     """Until a claim has found nothing: the heartbeat that it implies tells."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while (await shop.owner("GET", f"/api/runtimes/{shop.machine.id}")).body["seen_at"] is None:
             pass
