@@ -14,6 +14,7 @@ from autopilot.storage.backlog import KINDS, TIMELESS, Kind, Waiting
 from autopilot.storage.database import Database
 
 NOTHING = Waiting(0, 0.0)
+WHILE_LOOKING_S = 25  # what may pass between a row and its age, on a machine that has more to do
 
 
 @pytest.fixture
@@ -64,8 +65,8 @@ async def test_the_depth_is_exact_while_little_waits_and_cheap_when_much_does(
         "retry": 10,
         "paced": 30,
     }
-    assert exact["run"].oldest_s == pytest.approx(60, abs=5)
-    assert exact["delivery"].oldest_s == pytest.approx(3600, abs=5)
+    assert exact["run"].oldest_s == pytest.approx(60, abs=WHILE_LOOKING_S)
+    assert exact["delivery"].oldest_s == pytest.approx(3600, abs=WHILE_LOOKING_S)
     assert rough["run"].items == 30
     assert rough["retry"].items + rough["paced"].items == 40
 
@@ -84,7 +85,7 @@ async def test_a_due_occurrence_that_nobody_admits_is_late(database: Database, s
         )
     late = (await measured(database))["occurrence"]
     assert late.items == 1
-    assert late.oldest_s == pytest.approx(600, abs=5)
+    assert late.oldest_s == pytest.approx(600, abs=WHILE_LOOKING_S)
 
 
 @pytest.mark.parametrize(("heard_s_ago", "oldest_s"), [(1, 60), (3600, 0)], ids=["online", "offline"])
@@ -104,7 +105,7 @@ async def test_a_task_is_due_only_while_its_runtime_is_there(
     )
     task = (await measured(database))["task"]
     assert task.items == 1
-    assert task.oldest_s == pytest.approx(oldest_s, abs=5)
+    assert task.oldest_s == pytest.approx(oldest_s, abs=WHILE_LOOKING_S)
 
 
 async def test_events_wait_for_their_number_and_then_for_the_stream(
@@ -130,9 +131,9 @@ async def test_events_wait_for_their_number_and_then_for_the_stream(
     )
     waits = await measured(database)
     assert waits["event"].items == 3
-    assert waits["event"].oldest_s == pytest.approx(60, abs=5)
+    assert waits["event"].oldest_s == pytest.approx(60, abs=WHILE_LOOKING_S)
     assert waits["relay"].items == 2
-    assert waits["relay"].oldest_s == pytest.approx(360, abs=5)
+    assert waits["relay"].oldest_s == pytest.approx(360, abs=WHILE_LOOKING_S)
 
 
 def test_what_is_deferred_has_no_age() -> None:
