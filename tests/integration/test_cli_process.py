@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.support.processes import has_ended
+from tests.support.processes import disappears
 
 from autopilot.cli.runtime.printed import OUTPUT_LIMIT, RESULT_LIMIT, Printed
 from autopilot.cli.runtime.process import Ended, NotStarted, Stop, StopReason, run_command
@@ -41,17 +41,10 @@ async def run(
 
 async def appears(path: Path) -> str:
     """What a command wrote (and moved there whole) to say how far it is."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(30):
         while not path.exists():
             await asyncio.sleep(0.01)
     return path.read_text()
-
-
-async def disappears(pid: int) -> None:
-    """A signal is on its way for a moment."""
-    async with asyncio.timeout(5):
-        while psutil.pid_exists(pid) and not has_ended(psutil.Process(pid)):
-            await asyncio.sleep(0.01)
 
 
 async def test_a_command_gets_the_prompt_and_gives_its_output() -> None:

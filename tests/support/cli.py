@@ -14,6 +14,8 @@ from uuid import uuid4
 import msgspec
 from aiohttp import web
 
+from autopilot.local.ports import free_port
+
 TOKEN = "apt_a-personal-token-of-a-test"
 RUNTIME_TOKEN = "apr_a-runtime-token-of-a-test"
 
@@ -44,7 +46,7 @@ class FakeApi:
         self._faults: dict[str, list[web.Response | type[LoseAnswer]]] = {}
         self._changed = asyncio.Condition()
         self._runner: web.AppRunner | None = None
-        self._port = 0
+        self._port = free_port()  # its own while it is away, too
 
     async def answer(self, call: Call) -> Any:
         """The JSON for a call, or a response."""
@@ -79,7 +81,6 @@ class FakeApi:
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True).start()
-        self._port = self._runner.addresses[0][1]
         self.base = f"http://127.0.0.1:{self._port}"
 
     async def stop(self) -> None:
@@ -276,7 +277,7 @@ async def runtime_process(
             for _ in range(2):
                 process.send_signal(signal.SIGTERM)
                 try:
-                    await asyncio.wait_for(process.wait(), 2)
+                    await asyncio.wait_for(process.wait(), 10)
                     break
                 except TimeoutError:
                     continue

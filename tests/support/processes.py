@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import psutil
 
 
@@ -11,3 +13,14 @@ def has_ended(process: psutil.Process) -> bool:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+async def disappears(pid: int) -> None:
+    """Wait for the end of a process that is killed: a signal is on its way for a moment."""
+    try:
+        process = psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        return
+    async with asyncio.timeout(30):
+        while not has_ended(process):
+            await asyncio.sleep(0.01)
