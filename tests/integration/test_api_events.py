@@ -128,7 +128,7 @@ async def test_the_head_of_a_stream_is_an_answer_that_ends(shop: Shop) -> None:
     base = URL(shop.owner.base)
     who = f"Host: x\r\nAuthorization: Bearer {shop.owner.token}\r\nX-Workspace: {shop.place.slug}\r\n"
     reader, writer = await asyncio.open_connection(base.host, base.port)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         writer.write(f"HEAD /api/events/stream HTTP/1.1\r\n{who}\r\n".encode())
         head = await reader.readuntil(b"\r\n\r\n")
         writer.write(f"HEAD /api/events HTTP/1.1\r\n{who}Connection: close\r\n\r\n".encode())
@@ -167,7 +167,7 @@ async def test_a_stream_ends_for_a_revoked_token(
             assert (await stream.next())["id"] == "1.1"
         await execute(shop.database, "UPDATE api_token SET revoked_at = now() WHERE kind = 'service'")
         await execute(shop.database, "DELETE FROM member WHERE user_id = $1", user_id)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             rest = [await one.rest(), await other.rest()]
         assert "event:" not in "".join(rest)
         await happen(shop)
@@ -182,7 +182,7 @@ async def test_streams_end_when_the_service_stops(postgres_url: str) -> None:
             owner = Client(session, api.base, place.owner.token, place.slug)
             opened = streaming(owner)
             stream = await opened.__aenter__()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert "event:" not in await stream.rest()
         await opened.__aexit__(None, None, None)
 
@@ -196,7 +196,7 @@ class Stream:
     async def next(self) -> dict[str, str]:
         """The fields of the next message; comments are passed over."""
         fields: dict[str, str] = {}
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while line := (await self._response.content.readline()).decode():
                 name, _, value = line.rstrip("\n").partition(": ")
                 if name:
@@ -207,7 +207,7 @@ class Stream:
 
     async def place(self) -> str:
         """The cursor that the stream begins with."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             return (await self._response.content.readline()).decode().removeprefix("id: ").strip()
 
     async def rest(self) -> str:

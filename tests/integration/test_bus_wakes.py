@@ -7,6 +7,7 @@ import signal
 import time
 from uuid import UUID
 
+import pytest
 from tests.support.nats import NatsServer, free_port, nats_server
 
 from autopilot.bus import subjects
@@ -26,18 +27,18 @@ class Ear:
         self.heard.put_nowait(subject)
 
     async def next(self) -> str:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             return await self.heard.get()
 
 
 async def connected(*buses: Bus) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         for bus in buses:
             await bus.wait_connected()
 
 
 async def disconnected(bus: Bus) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while bus.state == "connected":
             await asyncio.sleep(0.01)
 
@@ -84,7 +85,7 @@ async def test_what_is_told_is_asked_for_when_it_is_sent() -> None:
         for word in ("this", "and", "that"):
             gathered.append(word)
             assert one.tell(subjects.abuse, lambda: " ".join(gathered).encode())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             assert await told.get() == b"this and that"
         assert told.empty()
 
@@ -124,12 +125,10 @@ async def test_wake_ups_flow_again_after_the_server_was_killed_and_restarted() -
 async def test_a_server_that_never_ran_holds_nobody_up_and_is_used_when_it_comes() -> None:
     ear = Ear()
     server = NatsServer(free_port(), None)
-    began = time.monotonic()
     async with Bus(server.url, name="a") as bus:
         bus.on_wake(subjects.wake_dispatch, ear)
         bus.wake(subjects.wake_dispatch)
         assert bus.state == "connecting"
-        assert time.monotonic() - began < 0.2
         await server.start()
         try:
             await connected(bus)
@@ -139,11 +138,17 @@ async def test_a_server_that_never_ran_holds_nobody_up_and_is_used_when_it_comes
             await server.stop()
 
 
-async def test_leaving_a_bus_that_cannot_connect_takes_no_time() -> None:
-    began = time.monotonic()
-    async with Bus(f"nats://127.0.0.1:{free_port()}", name="a"):
-        await asyncio.sleep(0.05)
-    assert time.monotonic() - began < 1
+@pytest.mark.parametrize(("stays_s", "within_s"), [(0, 0.2), (0.05, 1)], ids=["coming", "leaving"])
+async def test_a_bus_that_cannot_connect_takes_no_time(stays_s: float, within_s: float) -> None:
+    """The quickest of a few: a machine that pauses holds up one of them, a bus that waits for something each."""
+    took = []
+    for _ in range(4):
+        began = time.monotonic()
+        async with Bus(f"nats://127.0.0.1:{free_port()}", name="a") as bus:
+            bus.wake(subjects.wake_dispatch)
+            await asyncio.sleep(stays_s)
+        took.append(time.monotonic() - began)
+    assert min(took) < within_s
 
 
 async def test_an_absent_bus_does_nothing() -> None:

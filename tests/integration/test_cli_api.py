@@ -48,7 +48,7 @@ async def as_owner(shop: Shop, *arguments: str) -> Ran:
 
 async def becomes(shop: Shop, started: Started, status: str) -> dict[str, object]:
     """The run once it has that status."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(30):
         while (run := dict(await shop.run(started.run_id)))["status"] != status:
             assert run["status"] not in ("completed", "failed"), run["failure_reason"]
             await asyncio.sleep(0.02)
@@ -56,7 +56,7 @@ async def becomes(shop: Shop, started: Started, status: str) -> dict[str, object
 
 
 async def appears(path: Path) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(30):
         while not path.exists():
             await asyncio.sleep(0.01)
 
@@ -71,7 +71,7 @@ async def test_a_run_is_triggered_executed_and_shown(shop: Shop) -> None:
     async with runtime_process(
         shop.api.base, "cat; env | grep ^AUTOPILOT_RUN_ID", env=await runtime_env(shop)
     ):
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(30):
             while (await fetch(shop.database, "SELECT status FROM autopilot_run"))[0][0] != "completed":
                 await asyncio.sleep(0.02)
     comments = await fetch(shop.database, "SELECT body FROM issue_comment")
@@ -127,7 +127,7 @@ async def test_a_runtime_that_is_stopped_gives_an_issues_task_back(shop: Shop, t
     ) as process:
         await appears(tmp_path / "started")
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(process.wait(), 10) == 0
+        assert await asyncio.wait_for(process.wait(), 30) == 0
     task = await shop.task(started.task_id)
     assert (task["status"], task["lease_token"]) == ("queued", None)
     assert (await shop.run(started.run_id))["status"] == "issue_created"
@@ -197,4 +197,4 @@ async def test_a_personal_token_is_no_runtimes_token(shop: Shop) -> None:
     token = await shop.api.token(TokenKind.PERSONAL, shop.place.owner_id)
     env = environment(shop.api.base, AUTOPILOT_RUNTIME_TOKEN=token)
     async with runtime_process(shop.api.base, "cat", env=env) as process:
-        assert await asyncio.wait_for(process.wait(), 10) == 1
+        assert await asyncio.wait_for(process.wait(), 30) == 1

@@ -63,7 +63,7 @@ async def following(
     )
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(50):
             yield process, process.stdout
     finally:
         if process.returncode is None:

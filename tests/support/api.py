@@ -174,7 +174,14 @@ async def running_api(postgres_url: str, nats_url: str | None = None) -> AsyncIt
         ingress_url="https://hooks.example.test",
     )
     async with (
-        Database(postgres_url, name="test-api", max_size=4) as database,
+        # Patient, for a machine that has more to do: what a stranger's lock or a rush does to requests is told elsewhere.
+        Database(
+            postgres_url,
+            name="test-api",
+            max_size=4,
+            acquire_timeout_s=20,
+            settings={"lock_timeout": "15000"},
+        ) as database,
         Bus(nats_url, name="test-api") as bus,
         aiohttp.ClientSession() as session,
     ):

@@ -28,7 +28,7 @@ class ApiThread:
         async def run() -> R:
             return await use(self.api)
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(timeout=20)
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(timeout=40)
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def api_in_thread(postgres_url: str) -> Iterator[ApiThread]:
     thread = threading.Thread(target=lambda: asyncio.run(serve()), name="rules-api")
     thread.start()
     try:
-        yield started.result(timeout=20)
+        yield started.result(timeout=40)
     finally:
         done.set()
         thread.join()
