@@ -18,7 +18,7 @@ from tests.support.system import System, eventually, running_system
 from autopilot.local.processes import Child
 from autopilot.local.services import ServiceProcess
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 
 SHORT_LEASE = {"AUTOPILOT_DISPATCH_LEASE_S": "2"}
 
@@ -91,7 +91,7 @@ async def test_a_scheduler_killed_between_claim_and_admission_admits_each_occurr
     """S7.8, HAZARDS 9, CASES QW6: its work is one transaction, so the kill leaves nothing to repair or to wait for."""
     agent = await system.make_agent(await system.make_runtime())
     autopilot = await system.make_autopilot(agent)
-    due = [(await system.make_trigger(autopilot, kind="schedule", cron="* * * * *"))["id"] for _ in range(5)]
+    due = [await system.make_schedule(autopilot) for _ in range(5)]
     doomed = await start(system, "scheduler", at("scheduler.schedule.before_commit"))
     planned = await system.make_due(*due)
     await dies(doomed)
@@ -191,7 +191,7 @@ async def test_a_runtime_killed_while_it_works_loses_the_task_to_the_next(system
             "UPDATE agent_task SET lease_until = clock_timestamp() WHERE id = $1", uuid.UUID(run["task_id"])
         )
         heir.start()
-        done = await system.run_in(autopilot, run["id"], "completed", "failed", within_s=45)
+        done = await system.run_in(autopilot, run["id"], "completed", "failed", within_s=90)
         assert (done["status"], done["task_attempt"]) == ("completed", 2)
         assert len(await rows(system, "SELECT 1 FROM agent_task WHERE autopilot_id = $1", autopilot)) == 1
     finally:

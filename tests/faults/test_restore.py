@@ -32,7 +32,7 @@ END_LEASES = (
     "UPDATE dispatch_queue SET lease_until = clock_timestamp() - interval '1 s' WHERE lease_token IS NOT NULL"
 )
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 
 class Sink:
@@ -115,7 +115,7 @@ async def test_a_restored_database_makes_each_run_once_and_tells_subscribers_to_
         await more_runs(database, rules, 6)
         token = LeaseToken(random_token())
         async with database.connection() as conn:
-            await pending.claim(conn, token=token, limit=3, max_bytes=1 << 20, lease_s=30, pace_per_min=60)
+            await pending.claim(conn, token=token, limit=3, max_bytes=1 << 20, lease_s=3600, pace_per_min=60)
 
         await run("pg_dump", "--dbname", postgres_url, "--format=custom", "--file", str(dump))
         await execute(database, END_LEASES)

@@ -85,7 +85,7 @@ class Pgbouncer(Child):
     def crash(self) -> None:
         """Drop all connections at once and start anew."""
         self.send_signal(signal.SIGKILL)
-        self.wait(5)
+        self.wait(30)
         self.start()
 
 

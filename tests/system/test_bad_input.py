@@ -10,9 +10,9 @@ import msgspec
 import pytest
 import pytest_asyncio
 from tests.support.postgres import cloned_database
-from tests.support.system import System, running_system
+from tests.support.system import System, eventually, running_system
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 
 # What changes although nobody asks for anything.
 RESTLESS = {"sys_cron_executions", "runtime_heartbeat", "api_token", "alembic_version"}
@@ -189,7 +189,9 @@ async def names(system: System) -> AsyncIterator[dict[str, str]]:
     rule = await system.make_autopilot(agent)
     hook = await system.make_trigger(rule, kind="webhook", provider="github")
     clock = await system.make_trigger(rule, kind="schedule", cron="0 0 1 1 *")
-    run = await system.ok("POST", f"/api/autopilots/{rule}/trigger?wait=10")
+    made = await system.ok("POST", f"/api/autopilots/{rule}/trigger?wait=10")
+    run = await system.run_in(rule, made["id"], "issue_created")
+    await eventually(lambda: is_told(system), "the run's events numbered")
     yield {
         "rule": rule, "hook": hook["id"], "clock": clock["id"], "issue": run["issue_id"], "task": run["task_id"],
         "hook_token": hook["webhook_token"],
@@ -225,6 +227,11 @@ async def test_ingress_refuses_it_by_name_and_stores_nothing(system: System, nam
             wrong.append(f"{str(bad.body)[:60]} {bad.headers}: {reply.status} {reply.body}")
     assert not wrong, "\n".join(wrong)
     assert await state_of(system) == before
+
+
+async def is_told(system: System) -> bool:
+    """Whether nothing changes any more of what the run has changed."""
+    return not await system.fetch("SELECT 1 FROM run_event_outbox")
 
 
 async def state_of(system: System) -> dict[str, Any]:

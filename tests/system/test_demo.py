@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(300)
 
 
 async def test_the_demo_ends_with_every_check_held_and_leaves_nothing(tmp_path: Path) -> None:

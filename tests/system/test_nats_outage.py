@@ -10,7 +10,7 @@ import sqlite3
 import sys
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 
@@ -19,8 +19,9 @@ from tests.support.postgres import cloned_database
 from tests.support.system import System, eventually, running_system
 
 from autopilot.local.processes import Child
+from autopilot.local.services import ServiceProcess
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
@@ -47,7 +48,7 @@ async def test_work_goes_on_and_no_subscriber_misses_or_repeats_an_event(
         over_http.kill()
         await both_doors(system, autopilot, token)
         for process in system.stack.all_processes():
-            ready, why = process.readiness()
+            ready, why = await eventually(partial(said, process), f"{process.name} answers")
             assert ready, f"{process.name} is degraded, not dead: {why}"
         assert not await all_told(system), "the stream cannot have what it was not there for"
         over_http.start()
@@ -64,7 +65,7 @@ async def test_work_goes_on_and_no_subscriber_misses_or_repeats_an_event(
             await eventually(partial(handled_all, system, follower), f"{follower.name} has all")
         assert await eventually(lambda: printed_all(system, command), "the command has told everything")
         command.send_signal(signal.SIGINT)
-        assert await asyncio.to_thread(command.wait, 10) == 130
+        assert await asyncio.to_thread(command.wait, 30) == 130
 
 
 @asynccontextmanager
@@ -91,6 +92,12 @@ async def followers(system: System) -> AsyncIterator[tuple[Child, Child, Child]]
     finally:
         for child in made:
             child.kill()
+
+
+async def said(process: ServiceProcess) -> tuple[bool, str] | None:
+    """What a service says of itself, once it has a moment to say it."""
+    told = await asyncio.to_thread(process.readiness)
+    return None if told == (False, "it does not answer") else told
 
 
 async def both_doors(system: System, autopilot: str, token: str) -> None:
@@ -120,9 +127,10 @@ async def handled_all(system: System, follower: Child) -> bool:
     file = follower.log.with_suffix(".db")
     if not file.exists():
         return False
-    with sqlite3.connect(file) as db:
+    with closing(sqlite3.connect(file, timeout=30)) as db:
+        if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'handled'").fetchall():
+            return False  # the file is there before its table
         handled = [event_id for (event_id,) in db.execute("SELECT event_id FROM handled ORDER BY rowid")]
-    db.close()
     wanted = await event_ids(system)
     assert set(handled) <= set(wanted)
     return len(wanted) > 0 and set(handled) == set(wanted)
@@ -130,7 +138,8 @@ async def handled_all(system: System, follower: Child) -> bool:
 
 async def printed_all(system: System, command: Child) -> bool:
     """Whether the command printed every event, each once, in order."""
-    lines = [line for line in command.log.read_text().splitlines() if line.startswith("{")]
+    whole = command.log.read_text().split("\n")[:-1]
+    lines = [line for line in whole if line.startswith("{")]
     printed = [json.loads(line)["event_id"] for line in lines]
     assert len(set(printed)) == len(printed)
     return printed == await event_ids(system)

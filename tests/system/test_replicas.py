@@ -9,7 +9,7 @@ import pytest
 from tests.support.postgres import cloned_database
 from tests.support.system import System, eventually, running_system
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(180)
 
 TWO = {"scheduler": 2, "dispatcher": 2, "rules-api": 2, "ingress": 2}
 RULES = 4
@@ -29,11 +29,7 @@ async def test_two_replicas_share_many_triggers_and_runs_without_a_double(
         agent = await system.make_agent(await system.make_runtime())
         modes = ["create_issue", "run_only"] * (RULES // 2)
         rules = [await system.make_autopilot(agent, mode) for mode in modes]
-        due = [
-            (await system.make_trigger(rule, kind="schedule", cron="* * * * *"))["id"]
-            for rule in rules
-            for _ in range(TRIGGERS_A_RULE)
-        ]
+        due = [await system.make_schedule(rule) for rule in rules for _ in range(TRIGGERS_A_RULE)]
         hooks = [await system.make_webhook(rule) for rule in rules]
         planned = await system.make_due(*due)
         await asyncio.gather(

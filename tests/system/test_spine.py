@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support.system import System, eventually
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 
 SECRET = "a secret of sixteen or more"
 OPENED = {"action": "opened", "number": 7, "pull_request": {"title": "Mind the gap", "draft": False}}
@@ -101,8 +101,8 @@ async def test_fifty_equal_deliveries_at_once_make_one_run(system: System, agent
 async def test_a_due_schedule_runs_a_bare_task_once(system: System, agent: str) -> None:
     """S3.2, S7.8, S7.9: one run for the occurrence, and the next occurrence is in the future."""
     autopilot = await system.make_autopilot(agent, "run_only")
-    trigger = await system.make_trigger(autopilot, kind="schedule", cron="* * * * *")
-    planned = await system.make_due(trigger["id"])
+    trigger_id = await system.make_schedule(autopilot)
+    planned = await system.make_due(trigger_id)
     run = await finished_run_of(system, autopilot)
     assert (run["status"], run["source"], run["issue_id"]) == ("completed", "schedule", None)
     assert run["planned_at"] == planned.isoformat().replace("+00:00", "Z")
@@ -110,7 +110,7 @@ async def test_a_due_schedule_runs_a_bare_task_once(system: System, agent: str) 
     shown = await system.ok("GET", f"/api/autopilots/{autopilot}")
     assert shown["next_run_at"] > run["planned_at"]
     [execution] = await system.fetch(
-        "SELECT state FROM sys_cron_executions WHERE scope_id = $1 AND plan_time = $2", trigger["id"], planned
+        "SELECT state FROM sys_cron_executions WHERE scope_id = $1 AND plan_time = $2", trigger_id, planned
     )
     assert execution["state"] == "SUCCESS"
 
