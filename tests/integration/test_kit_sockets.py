@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
@@ -53,6 +54,8 @@ class Place:
     def __init__(self) -> None:
         self.port = 0
         self.asked = asyncio.Event()
+        self.held: web.Request | None = None
+        self.taking = asyncio.Event()
         self.writers: list[asyncio.StreamWriter] = []
 
     async def connect(self) -> Peer:
@@ -67,6 +70,11 @@ class Place:
             request.transport.set_write_buffer_limits(high=2 * LONG)
         if request.path in {"/long", "/buffered"}:
             return web.Response(body=b"x" * LONG)
+        if request.path == "/slowly":
+            self.held = request
+            await self.taking.wait()
+            parts = [part async for part in request.content.iter_chunked(10_000)]
+            return web.Response(body=hashlib.sha256(b"".join(parts)).digest())
         try:
             return web.Response(text=f"{request.path}:{len(await request.read())}")
         except web.RequestPayloadError:
@@ -272,6 +280,29 @@ async def test_a_body_that_stops_being_http_is_answered_at_once_and_once() -> No
         assert answer.count(b"HTTP/1.1") == 1
         assert [line["event"] for line in lines] == ["http_request_broken"]
         assert "hunter2" not in str(lines)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_that_is_taken_slowly_is_held_back_and_arrives_whole(chunked: bool) -> None:
+    body = b"".join(b"%07d " % number for number in range(LONG // 8))
+    if chunked:
+        head = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % LONG
+    else:
+        head = b"Content-Length: %d\r\n\r\n" % LONG
+    async with serving() as place, asyncio.timeout(30):
+        peer = await place.connect()
+        peer.send(b"POST /slowly HTTP/1.1\r\nHost: a\r\n" + head + body + b"\r\n0\r\n\r\n" * chunked)
+        await place.asked.wait()
+        assert place.held is not None
+        transport = place.held.transport
+        assert isinstance(transport, asyncio.ReadTransport)
+        while transport.is_reading():
+            await asyncio.sleep(0)
+        assert peer.writer.transport.get_write_buffer_size() > LONG / 2
+        place.taking.set()
+        assert await peer.answer() == (200, hashlib.sha256(body).digest())
+        peer.send(GET)
+        assert (await peer.answer())[0] == 200
 
 
 @pytest.mark.parametrize(
