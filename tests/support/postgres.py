@@ -120,8 +120,6 @@ def migrations_fingerprint() -> str:
 
 async def ensure_template(admin: str) -> str:
     """The name of a migrated database to clone from, migrated now if this server has none of this state."""
-    from autopilot.storage.migrate import upgrade
-
     if given := os.environ.get(TEMPLATE_VARIABLE):
         return given
     name = f"autopilot_template_{migrations_fingerprint()}"
@@ -130,6 +128,8 @@ async def ensure_template(admin: str) -> str:
         await connection.execute("SELECT pg_advisory_lock($1)", TEMPLATE_LOCK)
         if await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1 AND datistemplate", name):
             return name
+        from autopilot.storage.migrate import upgrade  # takes seconds, which whoever finds the template is spared
+
         await connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
         await connection.execute(f'CREATE DATABASE "{name}"')
         await upgrade(with_database(admin, name))
