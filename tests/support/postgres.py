@@ -128,7 +128,8 @@ async def ensure_template(admin: str) -> str:
         await connection.execute("SELECT pg_advisory_lock($1)", TEMPLATE_LOCK)
         if await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1 AND datistemplate", name):
             return name
-        from autopilot.storage.migrate import upgrade  # takes seconds, which whoever finds the template is spared
+        # Loading it takes seconds, which whoever finds the template is spared.
+        from autopilot.storage.migrate import upgrade
 
         await connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
         await connection.execute(f'CREATE DATABASE "{name}"')
