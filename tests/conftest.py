@@ -36,6 +36,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_server_session] = postgres.ServerSession()
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    # Before the first test that needs it, whose own time it would take: on a busy machine it is most of a minute.
+    needs = any("postgres_template" in getattr(item, "fixturenames", ()) for item in session.items)
+    if needs and not session.config.option.collectonly:
+        asyncio.run(postgres.ensure_template(postgres.admin_url()))
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     if session := config.stash.get(_server_session, None):
         session.close()
