@@ -244,6 +244,23 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
         assert await peer.answer() == (200, b"/end:0")
 
 
+@pytest.mark.parametrize("pipelined", [32, 40, 100])
+@pytest.mark.parametrize(
+    "request_", [GET, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc"], ids=["get", "post"]
+)
+async def test_none_of_many_is_held_back_after_a_body_that_came_late(request_: bytes, pipelined: int) -> None:
+    """aiohttp counts the late one among those that wait, for as long as the connection lives."""
+    async with serving() as place, asyncio.timeout(20):
+        peer = await place.connect()
+        peer.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n")
+        await place.asked.wait()
+        peer.send(b"abc")
+        await peer.answer()
+        peer.send(request_ * pipelined)
+        for _ in range(pipelined):
+            assert (await peer.answer())[0] == 200
+
+
 @pytest.mark.parametrize(
     ("head", "size"),
     [(b"X-%d: " + b"v" * 8_000 + b"\r\n", 120), (b"X-%d: v\r\n", 129)],

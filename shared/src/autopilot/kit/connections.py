@@ -68,6 +68,9 @@ class Connection(web.RequestHandler):
         self._head_bytes = 0
         self._stalled_since: float | None = None
         self.said_all = False
+        # aiohttp's parser holds back what follows so many requests, and is asked for it where as many wait. But one of
+        # those that it counts may have been taken before its body was there, and would never be among the waiting.
+        self._max_msg_queue_size -= 1
 
     @property
     def waits(self) -> bool:
