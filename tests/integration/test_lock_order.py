@@ -116,6 +116,7 @@ async def test_a_project_that_goes_takes_its_rules_in_id_order(
     async def remove() -> None:
         async with database.transaction() as conn:
             await conn.execute("SET LOCAL lock_timeout = 0")
+            await projects.lock_project(conn, setting.workspace_id, project_id)
             await projects.delete_project(conn, project_id)
 
     async with database.transaction() as conn:
@@ -142,6 +143,7 @@ async def test_a_project_that_went_during_an_edit_that_names_it_is_refused(
     async def find_and_remove(conn: Conn, workspace_id: WorkspaceId, autopilot_id: AutopilotId) -> Autopilot:
         found = await find_rule(conn, workspace_id, autopilot_id)
         async with database.transaction() as other:
+            await projects.lock_project(other, setting.workspace_id, project_id)
             await projects.delete_project(other, project_id)
         return found
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from autopilot.domain.errors import Conflict
 from autopilot.domain.ids import IssueId, WorkspaceId
 from autopilot.domain.states import IssueStatus
 from autopilot.engine.finish import Moved, NoSuchIssue, hold_issue, move_issue
+from autopilot.engine.revisions import check_rev
 from autopilot.storage import issues
 from autopilot.storage.database import Conn
 
@@ -26,8 +26,7 @@ async def edit_issue(conn: Conn, workspace_id: WorkspaceId, issue_id: IssueId, e
     now = await issues.find_issue(conn, workspace_id, issue_id)
     if now is None:
         raise NoSuchIssue
-    if edit.expected_rev is not None and edit.expected_rev != now.rev:
-        raise Conflict("Somebody else's edit came first; read the issue again.", code="edit_conflict")
+    check_rev(now.rev, edit.expected_rev)
     if edit.status is not None and edit.status is not now.status:
         return await move_issue(conn, links, edit.status, title=edit.title)
     if edit.title is not None and edit.title != now.title:

@@ -40,6 +40,7 @@ from autopilot.engine.assignees import (
     needs_check,
 )
 from autopilot.engine.publish import HeldRule, hold_rule, save_rule
+from autopilot.engine.revisions import check_rev
 from autopilot.engine.rule_access import find_rule, hold_people, require
 from autopilot.storage import autopilots, facts
 from autopilot.storage.autopilots import Autopilot
@@ -152,12 +153,6 @@ async def archive_autopilot(
     """Retire a rule, keeping everything it made; a repeat publishes nothing (S2.7)."""
     edit = AutopilotEdit(status=AutopilotStatus.ARCHIVED)
     return await update_autopilot(conn, workspace_id, autopilot_id, editor, edit, expected_rev=expected_rev)
-
-
-def check_rev(rev: int, expected_rev: int | None) -> None:
-    """Conflict `edit_conflict` unless the editor saw the present state."""
-    if expected_rev is not None and rev != expected_rev:
-        raise Conflict(f"Somebody else's edit came first: this is version {rev} now.", code="edit_conflict")
 
 
 async def _save(

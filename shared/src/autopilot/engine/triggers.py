@@ -23,8 +23,8 @@ from autopilot.domain.schedule import CatchUp, check_catch_up
 from autopilot.domain.states import OverlapPolicy, TriggerKind
 from autopilot.domain.webhook import filters, providers, tokens
 from autopilot.engine.publish import HeldRule, hold_rule, save_rule
+from autopilot.engine.revisions import check_rev
 from autopilot.engine.rule_access import find_rule, hold_people, require
-from autopilot.engine.rules import check_rev
 from autopilot.engine.secrets import Vault, fingerprint
 from autopilot.kit.ids import random_bytes
 from autopilot.storage import facts

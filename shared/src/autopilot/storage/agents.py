@@ -26,6 +26,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     runtime_id: RuntimeId | None
     created_at: datetime
     archived_at: datetime | None
+    rev: int
     shared_with: list[UserId]
     invocable: bool
 

@@ -22,6 +22,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     created_by: UserId
     created_at: datetime
+    rev: int
 
 
 async def insert_project(
@@ -46,8 +47,12 @@ async def rename_project(conn: Conn, project_id: ProjectId, name: str) -> None:
     await conn.execute(SQL["rename_project"], project_id, name)
 
 
+async def lock_project(conn: Conn, workspace_id: WorkspaceId, project_id: UUID) -> None:
+    """Hold a project for an edit; read it in a later statement. Level 1 of the lock order."""
+    await conn.execute(SQL["lock_project"], workspace_id, project_id)
+
+
 async def delete_project(conn: Conn, project_id: ProjectId) -> None:
-    """The schema clears the field of rules and issues that named it (S4.7); locked from the top first."""
-    await conn.execute(SQL["lock_project"], project_id)
+    """The schema clears the field of rules and issues that named the project (S4.7), which the caller holds."""
     await conn.execute(SQL["lock_rules"], project_id)
     await conn.execute(SQL["delete_project"], project_id)

@@ -29,6 +29,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     concurrency_limit: int | None
     capabilities: dict[str, Any]
     created_at: datetime
+    rev: int
     seen_at: datetime | None
     online: bool
     usable: bool

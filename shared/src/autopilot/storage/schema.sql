@@ -166,6 +166,7 @@ CREATE TABLE public.workspace (
     issue_prefix text NOT NULL,
     attribution_policy text DEFAULT 'owner_fallback'::text NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
+    rev bigint DEFAULT 1 NOT NULL,
     CONSTRAINT workspace_attribution_policy_known CHECK ((attribution_policy = ANY (ARRAY['owner_fallback'::text, 'block'::text]))),
     CONSTRAINT workspace_issue_prefix_form CHECK ((issue_prefix ~ '^[A-Z][A-Z0-9]{0,9}$'::text)),
     CONSTRAINT workspace_name_length CHECK (((length(name) >= 1) AND (length(name) <= 100))),
@@ -214,6 +215,7 @@ CREATE TABLE public.agent (
     runtime_id uuid,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     archived_at timestamp with time zone,
+    rev bigint DEFAULT 1 NOT NULL,
     CONSTRAINT agent_name_length CHECK (((length(name) >= 1) AND (length(name) <= 100))),
     CONSTRAINT agent_visibility_known CHECK ((visibility = ANY (ARRAY['private'::text, 'workspace'::text])))
 );
@@ -599,6 +601,7 @@ CREATE TABLE public.project (
     name text NOT NULL,
     created_by uuid NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
+    rev bigint DEFAULT 1 NOT NULL,
     CONSTRAINT project_name_length CHECK (((length(name) >= 1) AND (length(name) <= 100)))
 );
 
@@ -658,6 +661,7 @@ CREATE TABLE public.runtime (
     capabilities jsonb DEFAULT '{}'::jsonb NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     deleted_at timestamp with time zone,
+    rev bigint DEFAULT 1 NOT NULL,
     CONSTRAINT runtime_capabilities_size CHECK ((octet_length((capabilities)::text) <= 16384)),
     CONSTRAINT runtime_concurrency_range CHECK ((((concurrency >= 1) AND (concurrency <= 1000)) AND ((concurrency_limit >= 1) AND (concurrency_limit <= 1000)))),
     CONSTRAINT runtime_name_length CHECK (((length(name) >= 1) AND (length(name) <= 100))),
@@ -687,6 +691,7 @@ CREATE TABLE public.squad (
     created_by uuid NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     archived_at timestamp with time zone,
+    rev bigint DEFAULT 1 NOT NULL,
     CONSTRAINT squad_name_length CHECK (((length(name) >= 1) AND (length(name) <= 100)))
 );
 

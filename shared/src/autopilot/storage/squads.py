@@ -24,6 +24,7 @@ class Squad(msgspec.Struct, frozen=True, kw_only=True):
     created_by: UserId
     created_at: datetime
     archived_at: datetime | None
+    rev: int
 
 
 async def insert_squad(

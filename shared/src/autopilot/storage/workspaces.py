@@ -25,6 +25,7 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True):
     issue_prefix: str
     attribution_policy: AttributionPolicy
     created_at: datetime
+    rev: int
 
 
 class WorkspaceOf(Workspace, frozen=True, kw_only=True):
@@ -59,10 +60,12 @@ async def list_workspaces_of(
     return [msgspec.convert(dict(row), WorkspaceOf) for row in rows]
 
 
+async def lock_workspace(conn: Conn, workspace_id: WorkspaceId) -> None:
+    """Hold a workspace for an edit; read it in a later statement."""
+    await conn.execute(SQL["lock_workspace"], workspace_id)
+
+
 async def update_workspace(
-    conn: Conn, workspace_id: WorkspaceId, *, name: str | None, attribution_policy: AttributionPolicy | None
-) -> Workspace:
-    """Set what is not None."""
-    row = await conn.fetchrow(SQL["update_workspace"], workspace_id, name, attribution_policy)
-    assert row is not None
-    return msgspec.convert(dict(row), Workspace)
+    conn: Conn, workspace_id: WorkspaceId, *, name: str, attribution_policy: AttributionPolicy
+) -> None:
+    await conn.execute(SQL["update_workspace"], workspace_id, name, attribution_policy)

@@ -4,13 +4,13 @@ INSERT INTO squad (id, workspace_id, name, leader_id, created_by) VALUES ($1, $2
 
 -- name: find_squad
 -- One squad.
-SELECT id, workspace_id, name, leader_id, created_by, created_at, archived_at
+SELECT id, workspace_id, name, leader_id, created_by, created_at, archived_at, rev
   FROM squad
  WHERE workspace_id = $1 AND id = $2;
 
 -- name: list_squads
 -- The squads of a workspace, newest first.
-SELECT id, workspace_id, name, leader_id, created_by, created_at, archived_at
+SELECT id, workspace_id, name, leader_id, created_by, created_at, archived_at, rev
   FROM squad
  WHERE workspace_id = $1
    AND ($2 OR archived_at IS NULL)
@@ -23,9 +23,10 @@ SELECT id, workspace_id, name, leader_id, created_by, created_at, archived_at
 SELECT id FROM squad WHERE workspace_id = $1 AND id = $2 FOR NO KEY UPDATE;
 
 -- name: update_squad
--- New values for a squad that the caller holds.
-UPDATE squad SET name = $2, leader_id = $3 WHERE id = $1;
+-- New values for a squad that the caller holds; the same values are no edit.
+UPDATE squad SET name = $2, leader_id = $3, rev = rev + 1
+ WHERE id = $1 AND (name, leader_id) IS DISTINCT FROM ($2, $3);
 
 -- name: archive_squad
 -- Out of use, with its row kept; the first time stands.
-UPDATE squad SET archived_at = clock_timestamp() WHERE id = $1 AND archived_at IS NULL;
+UPDATE squad SET archived_at = clock_timestamp(), rev = rev + 1 WHERE id = $1 AND archived_at IS NULL;

@@ -8,6 +8,7 @@ from autopilot.domain.errors import Conflict, InvalidValue, NotFound
 from autopilot.domain.ids import AgentId, RuntimeId
 from autopilot.domain.permissions import Action
 from autopilot.domain.states import PauseReason
+from autopilot.engine.revisions import check_rev
 from autopilot.engine.system_edits import pause_dependents
 from autopilot.kit.ids import uuid7
 from autopilot.rules_api.auth import Caller
@@ -15,6 +16,7 @@ from autopilot.rules_api.endpoint import Call, delete, get, patch, post
 from autopilot.rules_api.paging import Page, page_of
 from autopilot.rules_api.presence import is_sent, sent
 from autopilot.rules_api.problems import Code
+from autopilot.rules_api.revisions import expected_version
 from autopilot.rules_api.wire.agents import (
     AgentCreate,
     AgentPatch,
@@ -66,11 +68,12 @@ async def get_agent(call: Call, agent_id: UUID) -> AgentView:
 
 async def update_agent(call: Call, agent_id: UUID, body: AgentPatch) -> AgentView:
     """Unbinding it from its runtime pauses the rules that need it (S11.5)."""
-    caller = call.caller
+    caller, expected_rev = call.caller, expected_version(call, body.version)
 
     async def edit(conn: Conn) -> AgentView:
         held = await _hold_runtime(conn, caller, sent(body.runtime_id, None))
         agent = await _find_to_edit(conn, caller, agent_id)
+        check_rev(agent.rev, expected_rev)
         if agent.archived_at is not None:
             raise Conflict("The agent is archived.", code="archived")
         visibility = sent(body.visibility, agent.visibility)
@@ -91,10 +94,11 @@ async def update_agent(call: Call, agent_id: UUID, body: AgentPatch) -> AgentVie
 
 async def archive_agent(call: Call, agent_id: UUID) -> None:
     """Pauses the rules that it executes (S11.5); repeating changes nothing."""
-    caller = call.caller
+    caller, expected_rev = call.caller, expected_version(call)
 
     async def archive(conn: Conn) -> None:
         agent = await _find_to_edit(conn, caller, agent_id)
+        check_rev(agent.rev, expected_rev)
         if agent.archived_at is None:
             await agents.archive_agent(conn, agent.id)
             await pause_dependents(
@@ -169,6 +173,7 @@ def _show(agent: Agent, caller: Caller) -> AgentView:
         runtime_id=agent.runtime_id,
         created_at=agent.created_at,
         archived_at=agent.archived_at,
+        version=agent.rev,
         can_invoke=agent.invocable,
         can_edit=_may_edit(agent, caller),
         can_share=caller.may(Action.AGENT_SHARE, is_creator=_is_owner(agent, caller)),
@@ -188,7 +193,7 @@ ROUTES = (
             Code.ARCHIVED,
         ),
     ),
-    delete("/api/agents/{agent_id}", archive_agent, right=Action.AGENT_EDIT),
+    delete("/api/agents/{agent_id}", archive_agent, right=Action.AGENT_EDIT, versioned=True),
     post("/api/agents/{agent_id}/shares", share_agent, status=200, right=Action.AGENT_SHARE),
     delete("/api/agents/{agent_id}/shares/{user_id}", unshare_agent, right=Action.AGENT_SHARE),
 )

@@ -7,12 +7,14 @@ from uuid import UUID
 from autopilot.domain.errors import NotFound
 from autopilot.domain.ids import ProjectId
 from autopilot.domain.permissions import Action
+from autopilot.engine.revisions import check_rev
 from autopilot.kit.ids import uuid7
 from autopilot.rules_api.auth import Caller
 from autopilot.rules_api.endpoint import Call, delete, get, patch, post
 from autopilot.rules_api.paging import Page, PageQuery, page_of
 from autopilot.rules_api.presence import sent
 from autopilot.rules_api.problems import Code
+from autopilot.rules_api.revisions import expected_version
 from autopilot.rules_api.wire.projects import ProjectCreate, ProjectPatch, ProjectView
 from autopilot.storage import projects
 from autopilot.storage.database import Conn
@@ -48,24 +50,34 @@ async def get_project(call: Call, project_id: UUID) -> ProjectView:
 
 
 async def update_project(call: Call, project_id: UUID, body: ProjectPatch) -> ProjectView:
-    caller = call.caller
-    async with call.database.transaction() as conn:
-        project = await _find(conn, caller, project_id)
-        caller.require(Action.PROJECT_EDIT, is_creator=project.created_by == caller.user_id)
+    caller, expected_rev = call.caller, expected_version(call, body.version)
+
+    async def edit(conn: Conn) -> ProjectView:
+        project = await _find_to_edit(conn, caller, project_id)
+        check_rev(project.rev, expected_rev)
         await projects.rename_project(conn, project.id, sent(body.name, project.name))
         return _show(await _find(conn, caller, project_id), caller)
+
+    return await call.database.transact(edit)
 
 
 async def delete_project(call: Call, project_id: UUID) -> None:
     """Rules and issues of the project stay, without one (S4.7)."""
-    caller = call.caller
+    caller, expected_rev = call.caller, expected_version(call)
 
     async def remove(conn: Conn) -> None:
-        project = await _find(conn, caller, project_id)
-        caller.require(Action.PROJECT_EDIT, is_creator=project.created_by == caller.user_id)
+        project = await _find_to_edit(conn, caller, project_id)
+        check_rev(project.rev, expected_rev)
         await projects.delete_project(conn, project.id)
 
     await call.database.transact(remove)
+
+
+async def _find_to_edit(conn: Conn, caller: Caller, project_id: UUID) -> Project:
+    await projects.lock_project(conn, caller.workspace_id, project_id)
+    project = await _find(conn, caller, project_id)
+    caller.require(Action.PROJECT_EDIT, is_creator=project.created_by == caller.user_id)
+    return project
 
 
 async def _find(conn: Conn, caller: Caller, project_id: UUID) -> Project:
@@ -81,6 +93,7 @@ def _show(project: Project, caller: Caller) -> ProjectView:
         name=project.name,
         created_by=project.created_by,
         created_at=project.created_at,
+        version=project.rev,
         can_edit=caller.may(Action.PROJECT_EDIT, is_creator=project.created_by == caller.user_id),
     )
 
@@ -92,5 +105,5 @@ ROUTES = (
     patch(
         "/api/projects/{project_id}", update_project, right=Action.PROJECT_EDIT, refusals=(Code.NAME_TAKEN,)
     ),
-    delete("/api/projects/{project_id}", delete_project, right=Action.PROJECT_EDIT),
+    delete("/api/projects/{project_id}", delete_project, right=Action.PROJECT_EDIT, versioned=True),
 )

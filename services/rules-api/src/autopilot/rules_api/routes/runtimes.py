@@ -10,12 +10,14 @@ from autopilot.domain.admission import ONLINE_WITHIN
 from autopilot.domain.errors import NotFound
 from autopilot.domain.permissions import Action
 from autopilot.domain.states import PauseReason
+from autopilot.engine.revisions import check_rev
 from autopilot.engine.system_edits import pause_dependents
 from autopilot.rules_api.auth import Caller
 from autopilot.rules_api.endpoint import Call, delete, get, patch
 from autopilot.rules_api.paging import Page, PageQuery, page_of
 from autopilot.rules_api.presence import sent
 from autopilot.rules_api.problems import Code
+from autopilot.rules_api.revisions import expected_version
 from autopilot.rules_api.wire.runtimes import RuntimePatch, RuntimeView
 from autopilot.storage import runtimes
 from autopilot.storage.database import Conn
@@ -45,9 +47,11 @@ async def get_runtime(call: Call, runtime_id: UUID) -> RuntimeView:
 
 async def update_runtime(call: Call, runtime_id: UUID, body: RuntimePatch) -> RuntimeView:
     """Tasks that it holds beyond a new limit go on; it gets no further ones."""
+    expected_rev = expected_version(call, body.version)
 
     async def edit(conn: Conn) -> RuntimeView:
         runtime = await _find_to_edit(conn, call.caller, runtime_id)
+        check_rev(runtime.rev, expected_rev)
         await runtimes.update_runtime(
             conn,
             runtime.id,
@@ -61,10 +65,11 @@ async def update_runtime(call: Call, runtime_id: UUID, body: RuntimePatch) -> Ru
 
 async def delete_runtime(call: Call, runtime_id: UUID) -> None:
     """Unbinds its agents and pauses the rules that depend on them (S11.5); tasks that it holds are recovered when their leases end."""
-    caller = call.caller
+    caller, expected_rev = call.caller, expected_version(call)
 
     async def remove(conn: Conn) -> None:
         runtime = await _find_to_edit(conn, caller, runtime_id)
+        check_rev(runtime.rev, expected_rev)
         unbound = await runtimes.delete_runtime(conn, caller.workspace_id, runtime.id)
         await pause_dependents(conn, caller.workspace_id, PauseReason.AGENT_RUNTIME_REQUIRED, agents=unbound)
 
@@ -100,6 +105,7 @@ def _show(runtime: Runtime, caller: Caller) -> RuntimeView:
         concurrency_limit=runtime.concurrency_limit,
         capabilities=runtime.capabilities,
         created_at=runtime.created_at,
+        version=runtime.rev,
         state=_state_of(runtime),
         seen_at=runtime.seen_at,
         detail=runtime.detail,
@@ -120,5 +126,5 @@ ROUTES = (
     get("/api/runtimes", list_runtimes),
     get(_RUNTIME, get_runtime),
     patch(_RUNTIME, update_runtime, right=Action.RUNTIME_EDIT, refusals=(Code.NAME_TAKEN,)),
-    delete(_RUNTIME, delete_runtime, right=Action.RUNTIME_EDIT),
+    delete(_RUNTIME, delete_runtime, right=Action.RUNTIME_EDIT, versioned=True),
 )

@@ -8,6 +8,7 @@ from autopilot.domain.errors import Conflict, InvalidValue, NotFound
 from autopilot.domain.ids import SquadId
 from autopilot.domain.permissions import Action
 from autopilot.domain.states import PauseReason
+from autopilot.engine.revisions import check_rev
 from autopilot.engine.system_edits import hand_to_leader, pause_dependents
 from autopilot.kit.ids import uuid7
 from autopilot.rules_api.auth import Caller
@@ -15,6 +16,7 @@ from autopilot.rules_api.endpoint import Call, delete, get, patch, post
 from autopilot.rules_api.paging import Page, page_of
 from autopilot.rules_api.presence import sent
 from autopilot.rules_api.problems import Code
+from autopilot.rules_api.revisions import expected_version
 from autopilot.rules_api.wire.squads import SquadCreate, SquadPatch, SquadQuery, SquadView
 from autopilot.storage import agents, squads
 from autopilot.storage.agents import Agent
@@ -57,10 +59,11 @@ async def get_squad(call: Call, squad_id: UUID) -> SquadView:
 
 async def update_squad(call: Call, squad_id: UUID, body: SquadPatch) -> SquadView:
     """Moving it to a leader that is archived, or without a runtime, pauses its rules (S11.5)."""
-    caller = call.caller
+    caller, expected_rev = call.caller, expected_version(call, body.version)
 
     async def edit(conn: Conn) -> SquadView:
         squad = await _find_to_edit(conn, caller, squad_id)
+        check_rev(squad.rev, expected_rev)
         if squad.archived_at is not None:
             raise Conflict("The squad is archived.", code="archived")
         leader_id = sent(body.leader_id, squad.leader_id)
@@ -82,10 +85,11 @@ async def update_squad(call: Call, squad_id: UUID, body: SquadPatch) -> SquadVie
 
 async def archive_squad(call: Call, squad_id: UUID) -> None:
     """Its rules go to its leader (S11.5); repeating changes nothing."""
-    caller = call.caller
+    caller, expected_rev = call.caller, expected_version(call)
 
     async def archive(conn: Conn) -> None:
         squad = await _find_to_edit(conn, caller, squad_id)
+        check_rev(squad.rev, expected_rev)
         if squad.archived_at is not None:
             return
         await squads.archive_squad(conn, squad.id)
@@ -142,6 +146,7 @@ def _show(squad: Squad, caller: Caller) -> SquadView:
         created_by=squad.created_by,
         created_at=squad.created_at,
         archived_at=squad.archived_at,
+        version=squad.rev,
         can_edit=caller.may(Action.SQUAD_EDIT, is_creator=squad.created_by == caller.user_id),
     )
 
@@ -159,5 +164,5 @@ ROUTES = (
             Code.ARCHIVED,
         ),
     ),
-    delete("/api/squads/{squad_id}", archive_squad, right=Action.SQUAD_EDIT),
+    delete("/api/squads/{squad_id}", archive_squad, right=Action.SQUAD_EDIT, versioned=True),
 )

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from autopilot.domain.errors import Forbidden, NotFound
 from autopilot.domain.ids import WorkspaceId
 from autopilot.domain.permissions import Action, Role
+from autopilot.engine.revisions import check_rev
 from autopilot.kit.ids import uuid7
 from autopilot.rules_api.auth import checked_slug
 from autopilot.rules_api.endpoint import Call, PersonCall, get, patch, post
 from autopilot.rules_api.paging import Page, PageQuery, page_of
 from autopilot.rules_api.presence import sent
 from autopilot.rules_api.problems import Code
+from autopilot.rules_api.revisions import expected_version
 from autopilot.rules_api.wire.workspaces import WorkspaceCreate, WorkspacePatch, WorkspaceView
 from autopilot.storage import members, workspaces
+from autopilot.storage.database import Conn
 from autopilot.storage.workspaces import Workspace, WorkspaceOf
 
 
@@ -45,30 +46,47 @@ async def list_workspaces(call: PersonCall, query: PageQuery) -> Page[WorkspaceV
 
 async def get_workspace(call: Call) -> WorkspaceView:
     async with call.database.connection() as conn:
-        found = await workspaces.find_workspace(conn, call.caller.workspace_id)
-    if found is None:
-        raise NotFound
-    return _show(found, call.caller.role)
+        return _show(await _find(conn, call), call.caller.role)
 
 
 async def update_workspace(call: Call, body: WorkspacePatch) -> WorkspaceView:
     call.caller.require(Action.WORKSPACE_EDIT)
+    expected_rev = expected_version(call, body.version)
     async with call.database.transaction() as conn:
-        found = await workspaces.update_workspace(
+        await workspaces.lock_workspace(conn, call.caller.workspace_id)
+        now = await _find(conn, call)
+        check_rev(now.rev, expected_rev)
+        await workspaces.update_workspace(
             conn,
-            call.caller.workspace_id,
-            name=sent(body.name, None),
-            attribution_policy=sent(body.attribution_policy, None),
+            now.id,
+            name=sent(body.name, now.name),
+            attribution_policy=sent(body.attribution_policy, now.attribution_policy),
         )
-    return _show(found, call.caller.role)
+        return _show(await _find(conn, call), call.caller.role)
+
+
+async def _find(conn: Conn, call: Call) -> Workspace:
+    found = await workspaces.find_workspace(conn, call.caller.workspace_id)
+    if found is None:
+        raise NotFound
+    return found
 
 
 def _show(workspace: Workspace, role: Role | None) -> WorkspaceView:
-    return WorkspaceView(role=role, **msgspec.structs.asdict(workspace))
+    return WorkspaceView(
+        id=workspace.id,
+        slug=workspace.slug,
+        name=workspace.name,
+        issue_prefix=workspace.issue_prefix,
+        attribution_policy=workspace.attribution_policy,
+        created_at=workspace.created_at,
+        version=workspace.rev,
+        role=role,
+    )
 
 
 def _show_mine(workspace: WorkspaceOf) -> WorkspaceView:
-    return WorkspaceView(**msgspec.structs.asdict(workspace))
+    return _show(workspace, workspace.role)
 
 
 ROUTES = (

@@ -22,11 +22,12 @@ class AgentCreate(Body, frozen=True, kw_only=True):
 
 
 class AgentPatch(Body, frozen=True, kw_only=True):
-    """`visibility` is for the agent's owner alone."""
+    """`visibility` is for the agent's owner alone. `version` is the one the editor saw (else 409)."""
 
     name: Name | msgspec.UnsetType = msgspec.UNSET
     visibility: Visibility | msgspec.UnsetType = msgspec.UNSET
     runtime_id: UUID | msgspec.UnsetType | None = msgspec.UNSET
+    version: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class AgentQuery(PageQuery, frozen=True, kw_only=True):
@@ -48,7 +49,7 @@ class SharesView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentView(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent and what the caller may do with it."""
+    """An agent and what the caller may do with it; `version` counts its edits (If-Match), not its shares."""
 
     id: AgentId
     name: str
@@ -58,6 +59,7 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True):
     runtime_id: RuntimeId | None
     created_at: datetime
     archived_at: datetime | None
+    version: int
     can_invoke: bool
     can_edit: bool
     can_share: bool

@@ -17,9 +17,10 @@ class ProjectCreate(Body, frozen=True, kw_only=True):
 
 
 class ProjectPatch(Body, frozen=True, kw_only=True):
-    """What the project's creator and admins may change."""
+    """What the project's creator and admins may change. `version` is the one the editor saw (else 409)."""
 
     name: Name | msgspec.UnsetType = msgspec.UNSET
+    version: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class ProjectView(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,4 +30,5 @@ class ProjectView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     created_by: UserId
     created_at: datetime
+    version: int
     can_edit: bool

@@ -12,7 +12,10 @@ from autopilot.rules_api.wire.common import Body, Name
 
 
 class RuntimePatch(Body, frozen=True, kw_only=True):
-    """What people may change of a runtime. Its machine goes on under the name that it registers with."""
+    """What people may change of a runtime. Its machine goes on under the name that it registers with.
+
+    `version` is the one the editor saw (else 409).
+    """
 
     name: Name | msgspec.UnsetType = msgspec.UNSET
     concurrency_limit: (
@@ -25,12 +28,14 @@ class RuntimePatch(Body, frozen=True, kw_only=True):
         | msgspec.UnsetType
         | None
     ) = msgspec.UNSET
+    version: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class RuntimeView(msgspec.Struct, frozen=True, kw_only=True):
     """A runtime; `unusable` means that the machine answers and the agent program cannot run (S4.3).
 
     `concurrency` is how many tasks the machine says it takes, `concurrency_limit` how many people allow it at most.
+    `version` counts edits by people (If-Match).
     """
 
     id: RuntimeId
@@ -40,6 +45,7 @@ class RuntimeView(msgspec.Struct, frozen=True, kw_only=True):
     concurrency_limit: int | None
     capabilities: dict[str, Any]
     created_at: datetime
+    version: int
     state: Literal["online", "offline", "unusable"]
     seen_at: datetime | None
     detail: str | None

@@ -20,10 +20,11 @@ class SquadCreate(Body, frozen=True, kw_only=True):
 
 
 class SquadPatch(Body, frozen=True, kw_only=True):
-    """What the squad's creator and admins may change."""
+    """What the squad's creator and admins may change. `version` is the one the editor saw (else 409)."""
 
     name: Name | msgspec.UnsetType = msgspec.UNSET
     leader_id: UUID | msgspec.UnsetType = msgspec.UNSET
+    version: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class SquadQuery(PageQuery, frozen=True, kw_only=True):
@@ -41,4 +42,5 @@ class SquadView(msgspec.Struct, frozen=True, kw_only=True):
     created_by: UserId
     created_at: datetime
     archived_at: datetime | None
+    version: int
     can_edit: bool

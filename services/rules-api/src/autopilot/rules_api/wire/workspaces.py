@@ -22,10 +22,11 @@ class WorkspaceCreate(Body, frozen=True, kw_only=True):
 
 
 class WorkspacePatch(Body, frozen=True, kw_only=True):
-    """What owners and admins may change."""
+    """What owners and admins may change. `version` is the one the editor saw (else 409)."""
 
     name: Name | msgspec.UnsetType = msgspec.UNSET
     attribution_policy: AttributionPolicy | msgspec.UnsetType = msgspec.UNSET
+    version: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class WorkspaceView(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +38,7 @@ class WorkspaceView(msgspec.Struct, frozen=True, kw_only=True):
     issue_prefix: str
     attribution_policy: AttributionPolicy
     created_at: datetime
+    version: int
     role: Role | None
 
 
