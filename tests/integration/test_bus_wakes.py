@@ -52,6 +52,26 @@ async def test_a_wake_up_reaches_another_process_connection() -> None:
         assert await ear.next() == subjects.wake_dispatch
 
 
+async def test_who_is_connected_is_listening() -> None:
+    """What is said from then on must not overtake the subscription: the server has answered something that came after it."""
+    lines: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"server_id":"a","version":"2.10.0","proto":1,"max_payload":1000}\r\n')
+        while line := await reader.readline():
+            lines.append(line.split()[0])
+            if line == b"PING\r\n":
+                writer.write(b"PONG\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, Bus(f"nats://127.0.0.1:{port}", name="a") as bus:
+        bus.on_wake(subjects.wake_dispatch, Ear())
+        await connected(bus)
+        assert b"PING" in lines[lines.index(b"SUB") :]
+
+
 async def test_what_is_said_last_of_all_is_heard() -> None:
     """S15: a process that commits and ends wakes the others first."""
     ear = Ear()

@@ -133,7 +133,7 @@ class Bus:
             with suppress(nats.errors.Error, OSError, asyncio.TimeoutError):
                 async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                     await self._send(client)
-                    await client.flush(_FLUSH_TIMEOUT_S)
+                    await _reach_server(client, _FLUSH_TIMEOUT_S)
 
     async def _stay_connected(self) -> None:
         backoff = Backoff(first_s=0.1, last_s=5.0)
@@ -186,7 +186,7 @@ class Bus:
             )
         self._subscribed.clear()
         await self._subscribe(client)
-        await client.flush(_CONNECT_TIMEOUT_S)
+        await _reach_server(client, _CONNECT_TIMEOUT_S)
         self._client = client
         self._connected.set()
         _connects.inc()
@@ -219,6 +219,15 @@ class Bus:
                 listener(message)
 
         return hear
+
+
+async def _reach_server(client: Client, timeout_s: int) -> None:
+    """Wait until the server has read all that was said before; FlushTimeoutError after `timeout_s` seconds, twice at most.
+
+    The ping of a flush is written past what the client still buffers: the first one lets that out, the second follows it.
+    """
+    for _ in range(2):
+        await client.flush(timeout_s)
 
 
 async def _close(client: Client) -> None:
