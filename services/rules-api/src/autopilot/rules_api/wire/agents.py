@@ -10,7 +10,7 @@ import msgspec
 from autopilot.domain.ids import AgentId, RuntimeId, UserId
 from autopilot.domain.permissions import Visibility
 from autopilot.rules_api.paging import PageQuery
-from autopilot.rules_api.wire.common import Body, Name
+from autopilot.rules_api.wire.common import Body, Name, SeenVersion
 
 
 class AgentCreate(Body, frozen=True, kw_only=True):
@@ -22,12 +22,12 @@ class AgentCreate(Body, frozen=True, kw_only=True):
 
 
 class AgentPatch(Body, frozen=True, kw_only=True):
-    """`visibility` is for the agent's owner alone. `version` is the one the editor saw (else 409)."""
+    """`visibility` is for the agent's owner alone."""
 
     name: Name | msgspec.UnsetType = msgspec.UNSET
     visibility: Visibility | msgspec.UnsetType = msgspec.UNSET
     runtime_id: UUID | msgspec.UnsetType | None = msgspec.UNSET
-    version: int | msgspec.UnsetType = msgspec.UNSET
+    version: SeenVersion | msgspec.UnsetType = msgspec.UNSET
 
 
 class AgentQuery(PageQuery, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ from autopilot.engine.rules import AutopilotEdit, NewAutopilot
 from autopilot.rules_api.auth import Caller
 from autopilot.rules_api.paging import PageQuery
 from autopilot.rules_api.wire.collaborators import CollaboratorView, show_collaborators
-from autopilot.rules_api.wire.common import Body, Runbook, Template, Title
+from autopilot.rules_api.wire.common import Body, Runbook, SeenVersion, Template, Title
 from autopilot.rules_api.wire.triggers import TriggerView
 from autopilot.storage.autopilots import Autopilot, LastRun, ListedAutopilot
 from autopilot.storage.collaborators import Collaborator
@@ -58,12 +58,12 @@ class AutopilotCreate(Body, frozen=True, kw_only=True):
 
 
 class AutopilotPatch(Body, frozen=True, kw_only=True):
-    """What is not sent stays; `subscribers` replaces the list. `version` is the one the editor saw (else 409).
+    """What is not sent stays; `subscribers` replaces the list.
 
     `creator_id` hands the rule over to another member: for its creator, owners and admins.
     """
 
-    version: int | UnsetType = UNSET
+    version: SeenVersion | UnsetType = UNSET
     title: Title | UnsetType = UNSET
     description: Runbook | UnsetType = UNSET
     execution_mode: ExecutionMode | UnsetType = UNSET

@@ -37,3 +37,6 @@ Template: TypeAlias = Annotated[
         max_length=200, description="An issue's title; `{{date}}` is the day", examples=["Review of {{date}}"]
     ),
 ]
+SeenVersion: TypeAlias = Annotated[
+    int, msgspec.Meta(description="The version that the editor saw: 409 if another edit came first")
+]

@@ -11,7 +11,7 @@ import msgspec
 from autopilot.domain.ids import AutopilotId, IssueId, ProjectId, RunId
 from autopilot.domain.states import IssueStatus
 from autopilot.rules_api.paging import PageQuery
-from autopilot.rules_api.wire.common import Body
+from autopilot.rules_api.wire.common import Body, SeenVersion
 from autopilot.storage.issues import Comment, Issue
 
 MAX_COMMENT_BYTES = 64 * 1024
@@ -27,11 +27,11 @@ class IssueQuery(PageQuery, frozen=True, kw_only=True):
 
 
 class IssuePatch(Body, frozen=True, kw_only=True):
-    """An edit by a person; `version` must still stand, if given."""
+    """An edit by a person."""
 
     title: IssueTitle | msgspec.UnsetType = msgspec.UNSET
     status: IssueStatus | msgspec.UnsetType = msgspec.UNSET
-    version: int | msgspec.UnsetType = msgspec.UNSET
+    version: SeenVersion | msgspec.UnsetType = msgspec.UNSET
 
 
 class CommentCreate(Body, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 
 from autopilot.domain.ids import ProjectId, UserId
-from autopilot.rules_api.wire.common import Body, Name
+from autopilot.rules_api.wire.common import Body, Name, SeenVersion
 
 
 class ProjectCreate(Body, frozen=True, kw_only=True):
@@ -17,10 +17,10 @@ class ProjectCreate(Body, frozen=True, kw_only=True):
 
 
 class ProjectPatch(Body, frozen=True, kw_only=True):
-    """What the project's creator and admins may change. `version` is the one the editor saw (else 409)."""
+    """What the project's creator and admins may change."""
 
     name: Name | msgspec.UnsetType = msgspec.UNSET
-    version: int | msgspec.UnsetType = msgspec.UNSET
+    version: SeenVersion | msgspec.UnsetType = msgspec.UNSET
 
 
 class ProjectView(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,14 +8,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from autopilot.domain.ids import RuntimeId, UserId
-from autopilot.rules_api.wire.common import Body, Name
+from autopilot.rules_api.wire.common import Body, Name, SeenVersion
 
 
 class RuntimePatch(Body, frozen=True, kw_only=True):
-    """What people may change of a runtime. Its machine goes on under the name that it registers with.
-
-    `version` is the one the editor saw (else 409).
-    """
+    """What people may change of a runtime. Its machine goes on under the name that it registers with."""
 
     name: Name | msgspec.UnsetType = msgspec.UNSET
     concurrency_limit: (
@@ -28,7 +25,7 @@ class RuntimePatch(Body, frozen=True, kw_only=True):
         | msgspec.UnsetType
         | None
     ) = msgspec.UNSET
-    version: int | msgspec.UnsetType = msgspec.UNSET
+    version: SeenVersion | msgspec.UnsetType = msgspec.UNSET
 
 
 class RuntimeView(msgspec.Struct, frozen=True, kw_only=True):

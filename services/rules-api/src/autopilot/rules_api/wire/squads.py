@@ -9,7 +9,7 @@ import msgspec
 
 from autopilot.domain.ids import AgentId, SquadId, UserId
 from autopilot.rules_api.paging import PageQuery
-from autopilot.rules_api.wire.common import Body, Name
+from autopilot.rules_api.wire.common import Body, Name, SeenVersion
 
 
 class SquadCreate(Body, frozen=True, kw_only=True):
@@ -20,11 +20,11 @@ class SquadCreate(Body, frozen=True, kw_only=True):
 
 
 class SquadPatch(Body, frozen=True, kw_only=True):
-    """What the squad's creator and admins may change. `version` is the one the editor saw (else 409)."""
+    """What the squad's creator and admins may change."""
 
     name: Name | msgspec.UnsetType = msgspec.UNSET
     leader_id: UUID | msgspec.UnsetType = msgspec.UNSET
-    version: int | msgspec.UnsetType = msgspec.UNSET
+    version: SeenVersion | msgspec.UnsetType = msgspec.UNSET
 
 
 class SquadQuery(PageQuery, frozen=True, kw_only=True):

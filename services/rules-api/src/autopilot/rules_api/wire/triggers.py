@@ -18,7 +18,7 @@ from autopilot.domain.webhook import filters
 from autopilot.domain.webhook.providers import NAMES
 from autopilot.engine.secrets import Vault
 from autopilot.engine.triggers import NewTrigger, TriggerEdit
-from autopilot.rules_api.wire.common import Body
+from autopilot.rules_api.wire.common import Body, SeenVersion
 from autopilot.storage.triggers import ListedTrigger, Trigger
 
 WEBHOOK_PATH = "/api/webhooks/autopilots/"
@@ -90,9 +90,9 @@ class TriggerCreate(Body, frozen=True, kw_only=True):
 
 
 class TriggerPatch(Body, frozen=True, kw_only=True):
-    """What is not sent stays. `version` is the one the editor saw (409 if it is not the present one)."""
+    """What is not sent stays."""
 
-    version: int | UnsetType = UNSET
+    version: SeenVersion | UnsetType = UNSET
     label: Label | UnsetType | None = UNSET
     enabled: bool | UnsetType = UNSET
     cron: Cron | UnsetType = UNSET

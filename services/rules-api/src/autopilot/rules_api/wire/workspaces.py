@@ -10,7 +10,7 @@ import msgspec
 from autopilot.domain.ids import UserId, WorkspaceId
 from autopilot.domain.permissions import Role
 from autopilot.domain.states import AttributionPolicy
-from autopilot.rules_api.wire.common import Body, Email, Name
+from autopilot.rules_api.wire.common import Body, Email, Name, SeenVersion
 
 
 class WorkspaceCreate(Body, frozen=True, kw_only=True):
@@ -22,11 +22,11 @@ class WorkspaceCreate(Body, frozen=True, kw_only=True):
 
 
 class WorkspacePatch(Body, frozen=True, kw_only=True):
-    """What owners and admins may change. `version` is the one the editor saw (else 409)."""
+    """What owners and admins may change."""
 
     name: Name | msgspec.UnsetType = msgspec.UNSET
     attribution_policy: AttributionPolicy | msgspec.UnsetType = msgspec.UNSET
-    version: int | msgspec.UnsetType = msgspec.UNSET
+    version: SeenVersion | msgspec.UnsetType = msgspec.UNSET
 
 
 class WorkspaceView(msgspec.Struct, frozen=True, kw_only=True):
