@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
+from aiohttp.helpers import DEFAULT_CHUNK_SIZE
 from structlog.testing import capture_logs
 
 from autopilot.kit import connections, http, metrics
@@ -19,6 +20,7 @@ from autopilot.kit.server import port_of, serve
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 LONG = 32_000_000
+MOST_CHUNKS = DEFAULT_CHUNK_SIZE // 16
 FAR_S = 60.0
 
 
@@ -320,6 +322,30 @@ async def test_a_body_that_is_taken_slowly_is_held_back_and_arrives_whole(chunke
         assert await peer.answer() == (200, hashlib.sha256(body).digest())
         peer.send(GET)
         assert (await peer.answer())[0] == 200
+
+
+@pytest.mark.parametrize("late", [b"", b"1\r\na\r\n"], ids=["all at once", "the last chunk late"])
+async def test_a_body_that_pauses_the_connection_by_its_chunks_holds_nothing_back(
+    late: bytes, heard: asyncio.Queue[bytes]
+) -> None:
+    """The parser heeds such a pause with the next piece of a body, of this request or of the next one."""
+    chunks = b"1\r\na\r\n" * MOST_CHUNKS
+    async with serving() as place, asyncio.timeout(20):
+        peer = await place.connect()
+        peer.send(b"POST /slowly HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks)
+        await place.asked.wait()
+        assert place.held is not None
+        while place.held.content.total_bytes < MOST_CHUNKS:
+            await heard.get()
+        peer.send(b"1\r\na\r\n")
+        while place.held.content.total_bytes == MOST_CHUNKS:
+            await heard.get()
+        peer.send(late + b"0\r\n\r\n")
+        place.taking.set()
+        size = MOST_CHUNKS + 1 + bool(late)
+        assert await peer.answer() == (200, hashlib.sha256(b"a" * size).digest())
+        peer.send(b"POST /next HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc")
+        assert await peer.answer() == (200, b"/next:3")
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ class Connection(web.RequestHandler):
         "_server",
         "_stalled_since",
         "_unfinished_since",
+        "_was_paused",
         "said_all",
         "since",
     )
@@ -67,6 +68,7 @@ class Connection(web.RequestHandler):
         self._incoming: StreamReader = EMPTY_PAYLOAD
         self._head_bytes = 0
         self._stalled_since: float | None = None
+        self._was_paused = False
         self.said_all = False
         # aiohttp's parser holds back what follows so many requests, and is asked for it where as many wait. But one of
         # those that it counts may have been taken before its body was there, and would never be among the waiting.
@@ -98,9 +100,17 @@ class Connection(web.RequestHandler):
         self._stalled_since = self._loop.time()
         super().pause_writing()
 
+    def pause_reading(self) -> None:
+        self._was_paused = True
+        super().pause_reading()
+
     def resume_reading(self, resume_parser: bool = True) -> None:
-        """aiohttp asks for this with each piece of a body that is taken; where nothing has paused it would parse nothing, again."""
-        if self._reading_paused or self._buffer_paused:
+        """aiohttp asks for this with each piece of a body that is taken; where nothing has paused it would parse nothing, again.
+
+        Once something has, the parser may hold bytes that no flag here tells of: a pause for the number of chunks stops
+        it only at the next piece of a body, when reading may long go on.
+        """
+        if self._was_paused or self._buffer_paused:
             super().resume_reading(resume_parser)
 
     def resume_writing(self) -> None:
