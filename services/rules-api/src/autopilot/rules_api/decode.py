@@ -61,18 +61,21 @@ async def read_body(request: web.Request, wanted: type[B]) -> B:
 
 async def _read(request: web.Request) -> bytes:
     """The raw body. A client that is too slow, or leaves in the middle of it, is no failure of ours."""
-    too_large = Problem(413, "content_too_large", "The body is larger than 1 MiB.")
     if (request.content_length or 0) > MAX_BODY_BYTES:
-        raise too_large
+        raise _too_large()
     try:
         async with asyncio.timeout(BODY_WITHIN_S):
             return await request.read()
     except web.HTTPRequestEntityTooLarge:
-        raise too_large from None
+        raise _too_large() from None
     except TimeoutError:
         raise Problem(408, "body_timeout", "The body did not arrive in time.") from None
     except (web.RequestPayloadError, OSError):
         raise malformed("The body could not be read to its end.", "body") from None
+
+
+def _too_large() -> Problem:
+    return Problem(413, "content_too_large", "The body is larger than 1 MiB.")
 
 
 def _fault_of(error: Exception) -> str:
