@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from uuid import UUID
 
 import pytest
-from tests.support.api import Api, Place, running_api
+from tests.support.api import Api, Place
 
 from autopilot.domain.ids import AgentId, AutopilotId
 from autopilot.domain.permissions import TokenKind
 from autopilot.domain.states import AssigneeType, ExecutionMode
 from autopilot.engine.rules import NewAutopilot, create_autopilot
 from autopilot.kit.ids import uuid7
-
-
-@pytest.fixture
-async def api(postgres_url: str) -> AsyncIterator[Api]:
-    async with running_api(postgres_url) as running:
-        yield running
-
-
-@pytest.fixture
-async def acme(api: Api) -> Place:
-    return await api.place()
 
 
 async def test_a_private_agent_is_seen_by_those_who_may_invoke_it(api: Api, acme: Place) -> None:

@@ -24,11 +24,6 @@ async def api(postgres_url: str) -> AsyncIterator[Api]:
 
 
 @pytest.fixture
-async def acme(api: Api) -> Place:
-    return await api.place()
-
-
-@pytest.fixture
 async def setting(api: Api, acme: Place) -> world.Setting:
     agent_id, runtime_id = await world.make_agent(api.database, acme.id, acme.owner_id)
     return world.Setting(

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from uuid import UUID
 
 import pytest
-from tests.support.api import Api, Place, ids, running_api
+from tests.support.api import Api, Place, ids
 
 from autopilot.domain.permissions import TokenKind
 from autopilot.kit.ids import uuid7
-
-
-@pytest.fixture
-async def api(postgres_url: str) -> AsyncIterator[Api]:
-    async with running_api(postgres_url) as running:
-        yield running
-
-
-@pytest.fixture
-async def acme(api: Api) -> Place:
-    return await api.place()
 
 
 async def test_a_project_is_edited_by_its_creator_and_admins(api: Api, acme: Place) -> None:

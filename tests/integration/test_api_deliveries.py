@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 from tests.support import rules
-from tests.support.api import Api, ids, running_api
+from tests.support.api import Api, ids
 from tests.support.dispatching import drain, execute, receive, worker
 from tests.support.rules import WebhookTrigger
 from tests.support.work import Shop, make_shop
@@ -14,12 +12,6 @@ from tests.support.work import Shop, make_shop
 from autopilot.domain.ids import AutopilotId
 from autopilot.domain.permissions import TokenKind
 from autopilot.kit.ids import uuid7
-
-
-@pytest.fixture
-async def api(postgres_url: str) -> AsyncIterator[Api]:
-    async with running_api(postgres_url) as running:
-        yield running
 
 
 @pytest.fixture

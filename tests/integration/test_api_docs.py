@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import aiohttp
 import msgspec
 import pytest
-from tests.support.api import Api, running_api
+from tests.support.api import Api
 
 from autopilot.rules_api.app import ROUTES
 from autopilot.rules_api.openapi import document
 from autopilot.rules_api.problems import Code
-
-
-@pytest.fixture
-async def api(postgres_url: str) -> AsyncIterator[Api]:
-    async with running_api(postgres_url) as running:
-        yield running
 
 
 async def test_anybody_reads_the_document_and_a_page_that_runs_nothing(api: Api) -> None:

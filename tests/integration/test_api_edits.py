@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
-from tests.support.api import Api, Place, running_api
+from tests.support.api import Api, Place
 
 KINDS = ("agents", "squads", "projects", "runtimes", "workspaces")
-
-
-@pytest.fixture
-async def api(postgres_url: str) -> AsyncIterator[Api]:
-    async with running_api(postgres_url) as running:
-        yield running
-
-
-@pytest.fixture
-async def acme(api: Api) -> Place:
-    return await api.place()
 
 
 async def make(api: Api, place: Place, kind: str) -> str:

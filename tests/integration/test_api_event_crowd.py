@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from aiohttp import web
-from tests.support.api import Api, running_api
+from tests.support.api import Api
 from tests.support.dispatching import execute
 from tests.support.work import Shop, make_shop
 
@@ -24,12 +24,6 @@ from autopilot.storage.database import Conn, Database
 
 LISTENERS = 2000
 GROUP = 100
-
-
-@pytest.fixture
-async def api(postgres_url: str) -> AsyncIterator[Api]:
-    async with running_api(postgres_url) as running:
-        yield running
 
 
 @pytest.fixture

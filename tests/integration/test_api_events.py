@@ -23,12 +23,6 @@ from autopilot.storage.database import Conn
 
 
 @pytest.fixture
-async def api(postgres_url: str) -> AsyncIterator[Api]:
-    async with running_api(postgres_url) as running:
-        yield running
-
-
-@pytest.fixture
 async def shop(api: Api) -> Shop:
     return await make_shop(api)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
-from tests.support.api import Api, Client, running_api
+from tests.support.api import Api, Client
 from tests.support.dispatching import fetch
 from tests.support.work import Shop, make_shop
 from yarl import URL
@@ -19,12 +18,6 @@ from autopilot.domain.permissions import Role, TokenKind
 from autopilot.rules_api import decode
 
 CHUNKED = b"Transfer-Encoding: chunked"
-
-
-@pytest.fixture
-async def api(postgres_url: str) -> AsyncIterator[Api]:
-    async with running_api(postgres_url) as running:
-        yield running
 
 
 @pytest.fixture

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from uuid import UUID
 
 import pytest
-from tests.support.api import Api, Place, ids, running_api
+from tests.support.api import Api, Place, ids
 
 from autopilot.domain.ids import AutopilotId, RunId, UserId
 from autopilot.domain.permissions import TokenKind
 from autopilot.kit.ids import uuid7
 from autopilot.storage import inbox
 from autopilot.storage.inbox import NewItem
-
-
-@pytest.fixture
-async def api(postgres_url: str) -> AsyncIterator[Api]:
-    async with running_api(postgres_url) as running:
-        yield running
 
 
 @pytest.fixture

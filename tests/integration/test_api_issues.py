@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
-from tests.support.api import Api, ids, running_api
+from tests.support.api import Api, ids
 from tests.support.dispatching import assert_coherent, fetch
 from tests.support.work import Shop, make_shop
 
@@ -14,12 +12,6 @@ from autopilot.domain.states import ExecutionMode
 from autopilot.kit.ids import uuid7
 
 ISSUE, BARE = ExecutionMode.CREATE_ISSUE, ExecutionMode.RUN_ONLY
-
-
-@pytest.fixture
-async def api(postgres_url: str) -> AsyncIterator[Api]:
-    async with running_api(postgres_url) as running:
-        yield running
 
 
 @pytest.fixture

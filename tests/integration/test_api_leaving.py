@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.support.api import Api, Client, Place, ids, running_api
+from tests.support.api import Api, Client, Place, ids
 from tests.support.dispatching import fetch, until_somebody_waits
 
 from autopilot.domain.ids import AutopilotId, UserId
@@ -17,17 +16,6 @@ from autopilot.engine import leaving
 from autopilot.engine.publish import hold_rule
 from autopilot.engine.rule_access import hold_people
 from autopilot.storage import autopilots, members
-
-
-@pytest.fixture
-async def api(postgres_url: str) -> AsyncIterator[Api]:
-    async with running_api(postgres_url) as running:
-        yield running
-
-
-@pytest.fixture
-async def acme(api: Api) -> Place:
-    return await api.place()
 
 
 @pytest.fixture

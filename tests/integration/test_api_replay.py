@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -25,12 +24,6 @@ from autopilot.storage.database import Conn
 from autopilot.storage.replays import Inserted
 
 BODY = b'{"action": "opened", "n": 123456789012345678901234567890, "text": "%s"}' % (b"word " * 2000)
-
-
-@pytest.fixture
-async def api(postgres_url: str) -> AsyncIterator[Api]:
-    async with running_api(postgres_url) as running:
-        yield running
 
 
 @pytest.fixture

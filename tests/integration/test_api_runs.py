@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from tests.support import rules
-from tests.support.api import Answer, Api, Client, ids, running_api
+from tests.support.api import Answer, Api, Client, ids
 from tests.support.dispatching import admit_one, assert_coherent, drain, execute, fetch, receive, worker
 from tests.support.work import Shop, make_shop
 
@@ -19,12 +18,6 @@ from autopilot.domain.states import ExecutionMode
 from autopilot.kit.ids import uuid7
 
 ISSUE = ExecutionMode.CREATE_ISSUE
-
-
-@pytest.fixture
-async def api(postgres_url: str) -> AsyncIterator[Api]:
-    async with running_api(postgres_url) as running:
-        yield running
 
 
 @pytest.fixture

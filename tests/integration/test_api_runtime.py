@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from uuid import UUID
 
 import pytest
 from tests.support import rules
-from tests.support.api import Api, running_api
+from tests.support.api import Api
 from tests.support.dispatching import assert_coherent, execute, fetch, until_somebody_waits
 from tests.support.work import Machine, Shop, make_machine, make_shop
 
@@ -23,12 +22,6 @@ from autopilot.storage import runtime_protocol
 from autopilot.storage.database import Conn
 
 ISSUE, BARE = ExecutionMode.CREATE_ISSUE, ExecutionMode.RUN_ONLY
-
-
-@pytest.fixture
-async def api(postgres_url: str) -> AsyncIterator[Api]:
-    async with running_api(postgres_url) as running:
-        yield running
 
 
 @pytest.fixture

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 from tests.support import rules
-from tests.support.api import Answer, Api, Client, Place, running_api
+from tests.support.api import Answer, Api, Client, Place
 from tests.support.rules import Setting
 
 from autopilot.domain.ids import AutopilotId
@@ -20,12 +19,6 @@ from autopilot.storage.execution_views import END, SQL
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 SCHEDULE = "autopilot_schedule_dispatch"
 PATH = "/api/scheduler/executions"
-
-
-@pytest.fixture
-async def api(postgres_url: str) -> AsyncIterator[Api]:
-    async with running_api(postgres_url) as running:
-        yield running
 
 
 async def add(api: Api, scope: object, plan_time: datetime, *, state: str = "SUCCESS", **fields: Any) -> None:

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
-from tests.support.api import Api, running_api
+from tests.support.api import Api
 from tests.support.work import Shop, make_shop
 
 from autopilot.domain.states import ExecutionMode
 from autopilot.kit.ids import uuid7
 
 ISSUE, BARE = ExecutionMode.CREATE_ISSUE, ExecutionMode.RUN_ONLY
-
-
-@pytest.fixture
-async def api(postgres_url: str) -> AsyncIterator[Api]:
-    async with running_api(postgres_url) as running:
-        yield running
 
 
 @pytest.fixture

@@ -47,11 +47,6 @@ async def api(postgres_url: str) -> AsyncIterator[Api]:
 
 
 @pytest.fixture
-async def acme(api: Api) -> Place:
-    return await api.place()
-
-
-@pytest.fixture
 async def rule(api: Api, acme: Place) -> Rule:
     agent_id, _ = await world.make_agent(api.database, acme.id, acme.owner_id, visibility="workspace")
     body = {

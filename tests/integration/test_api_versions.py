@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 import pytest
-from tests.support.api import Answer, Api, Client, Place, running_api
+from tests.support.api import Answer, Api, Client, Place
 from tests.support.dispatching import fetch
 
 from autopilot.domain.ids import UserId
@@ -120,17 +119,6 @@ async def done(who: Client, method: str, path: str, body: object = msgspec.UNSET
     answer = await who(method, path, body)
     assert answer.status < 300, (method, path, answer.body)
     return answer
-
-
-@pytest.fixture
-async def api(postgres_url: str) -> AsyncIterator[Api]:
-    async with running_api(postgres_url) as running:
-        yield running
-
-
-@pytest.fixture
-async def acme(api: Api) -> Place:
-    return await api.place()
 
 
 @pytest.fixture

@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from uuid import UUID
 
 import pytest
-from tests.support.api import Api, Place, running_api
+from tests.support.api import Api, Place
 
 from autopilot.domain.permissions import Role, TokenKind
-
-
-@pytest.fixture
-async def api(postgres_url: str) -> AsyncIterator[Api]:
-    async with running_api(postgres_url) as running:
-        yield running
-
-
-@pytest.fixture
-async def acme(api: Api) -> Place:
-    return await api.place()
 
 
 async def test_who_makes_a_workspace_owns_it_and_it_is_complete(api: Api, acme: Place) -> None:

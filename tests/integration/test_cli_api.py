@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from tests.support import rules
-from tests.support.api import Api, running_api
+from tests.support.api import Api
 from tests.support.cli import Ran, autopilot, environment, runtime_process
 from tests.support.dispatching import assert_coherent, drain, fetch, worker
 from tests.support.work import Shop, Started, make_shop
@@ -19,12 +18,6 @@ from autopilot.domain.permissions import Role, TokenKind
 from autopilot.domain.states import ExecutionMode
 
 ISSUE = ExecutionMode.CREATE_ISSUE
-
-
-@pytest.fixture
-async def api(postgres_url: str) -> AsyncIterator[Api]:
-    async with running_api(postgres_url) as running:
-        yield running
 
 
 @pytest.fixture

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 
 import pytest
 from tests.support import rules
-from tests.support.api import Api, running_api
+from tests.support.api import Api
 from tests.support.cli import Ran, autopilot, environment
 from tests.support.dispatching import drain, execute, fetch, receive, worker
 from tests.support.work import Shop, make_shop
 
 from autopilot.domain.permissions import TokenKind
-
-
-@pytest.fixture
-async def api(postgres_url: str) -> AsyncIterator[Api]:
-    async with running_api(postgres_url) as running:
-        yield running
 
 
 @pytest.fixture

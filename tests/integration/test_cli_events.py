@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
-from tests.support.api import Api, running_api
+from tests.support.api import Api
 from tests.support.cli import autopilot, environment
 from tests.support.dispatching import execute
 from tests.support.tcp_proxy import TcpProxy, tcp_proxy
@@ -18,12 +18,6 @@ from tests.support.work import Shop, make_shop
 
 from autopilot.kit.ids import uuid7
 from autopilot.storage import events
-
-
-@pytest.fixture
-async def api(postgres_url: str) -> AsyncIterator[Api]:
-    async with running_api(postgres_url) as running:
-        yield running
 
 
 @pytest.fixture

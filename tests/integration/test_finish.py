@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from uuid import UUID
 
 import pytest
-from tests.support.api import Api, running_api
+from tests.support.api import Api
 from tests.support.dispatching import admit_one, assert_coherent, execute, fetch
 from tests.support.endings import (
     Fact,
@@ -30,12 +29,6 @@ from autopilot.engine import finish
 from autopilot.kit.ids import uuid7
 
 ISSUE, BARE = ExecutionMode.CREATE_ISSUE, ExecutionMode.RUN_ONLY
-
-
-@pytest.fixture
-async def api(postgres_url: str) -> AsyncIterator[Api]:
-    async with running_api(postgres_url) as running:
-        yield running
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.support import rules
-from tests.support.api import Api, running_api
+from tests.support.api import Api
 from tests.support.dispatching import assert_coherent, execute, fetch
 from tests.support.ingress import Ingress, running_ingress, signed
 from tests.support.work import Shop, make_shop
@@ -51,12 +51,6 @@ class Hook:
             await change()
             point.release()
             return await sending
-
-
-@pytest.fixture
-async def api(postgres_url: str) -> AsyncIterator[Api]:
-    async with running_api(postgres_url) as running:
-        yield running
 
 
 @pytest.fixture

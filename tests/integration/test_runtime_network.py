@@ -13,7 +13,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from tests.support.api import Api, running_api
+from tests.support.api import Api
 from tests.support.cli import environment, runtime_process
 from tests.support.dispatching import assert_coherent, fetch
 from tests.support.work import Shop, Started, make_shop
@@ -105,12 +105,6 @@ class BadNetwork(RuntimeApi):
             self.lost[kind] += 1
             raise ApiUnreachable
         return answer
-
-
-@pytest.fixture
-async def api(postgres_url: str) -> AsyncIterator[Api]:
-    async with running_api(postgres_url) as running:
-        yield running
 
 
 @asynccontextmanager
